@@ -1,0 +1,1 @@
+"""From harnesses to the log, and from the log to the lake."""

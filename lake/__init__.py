@@ -1,0 +1,1 @@
+"""The log, the tables and the SQL that runs over them.  Imports nothing else of ours."""

@@ -1,0 +1,217 @@
+"""The configuration of a run: frozen, validated when it is made, read from TOML.
+
+    config = read("demo")                       a shipped one, or a path
+    config = override(config, ["log=kafka://127.0.0.1:9092", "rollout.mu=2"])
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be: which, its value, the bound."""
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One table of the file."""
+
+
+def _need(holds: bool, sentence: str) -> None:
+    if not holds:
+        raise ConfigError(sentence)
+
+
+class Rollout(Section, kw_only=True, frozen=True):
+    """Which work is handed out.  Q = (phi + mu) * groups_per_step unconsumed groups at a boundary."""
+
+    harness: str = "courier"
+    groups_per_step: int = 4  # B
+    group_size: int = 8  # N
+    phi: float = 0.5
+    mu: int = 3
+    concurrent_executions: int = 96
+    temperature: float = 1.0
+    new_tokens_max: int = 32
+    harness_timeout_s: float = 120.0
+    attempts_max: int = 4  # launches of one place of a group, when the run itself went away under it
+
+    def __post_init__(self) -> None:
+        _need(self.groups_per_step >= 1, f"rollout.groups_per_step is {self.groups_per_step}, at least 1")
+        _need(self.group_size >= 2, f"rollout.group_size is {self.group_size}, at least 2")
+        _need(self.mu >= 1, f"rollout.mu is {self.mu}, at least 1")
+        _need(self.phi >= 0, f"rollout.phi is {self.phi}, at least 0")
+        q = (self.phi + self.mu) * self.groups_per_step
+        _need(q == int(q), f"(rollout.phi + rollout.mu) * groups_per_step is {q}, a whole number is needed")
+        _need(self.temperature > 0, f"rollout.temperature is {self.temperature}, above 0 is needed")
+        _need(self.concurrent_executions >= 1, "rollout.concurrent_executions: at least 1 is needed")
+        _need(self.new_tokens_max >= 1, f"rollout.new_tokens_max is {self.new_tokens_max}, at least 1")
+
+
+class Admission(Section, kw_only=True, frozen=True):
+    """Which paths of an execution are trained on.  `j_max = 0` means no cap."""
+
+    j_max: int = 5
+    seed: int = 0
+    advantage: Literal["centred", "standardised"] = "centred"
+
+    def __post_init__(self) -> None:
+        _need(self.j_max >= 0, f"admission.j_max is {self.j_max}, 0 (no cap) or more is needed")
+
+
+class Objective(Section, kw_only=True, frozen=True):
+    """The loss (design note objective.md): `token` or `gspo`, sequence clip, cap of the weights."""
+
+    form: Literal["token", "gspo"] = "token"
+    old: Literal["mu", "recomputed"] = "mu"
+    clip_low: float = 0.005
+    clip_high: float = 0.005
+    cap: float = 5.0
+
+    def __post_init__(self) -> None:
+        _need(0 <= self.clip_low < 1, f"objective.clip_low is {self.clip_low}, 0 to 1 is needed")
+        _need(self.clip_high >= 0, f"objective.clip_high is {self.clip_high}, at least 0 is needed")
+        _need(self.cap > 0, f"objective.cap is {self.cap}, above 0 is needed")
+
+
+class Optimizer(Section, kw_only=True, frozen=True):
+    """AdamW with a linear warm-up and a constant rate after it."""
+
+    learning_rate: float = 5e-4
+    warmup_steps: int = 3
+    beta1: float = 0.9
+    beta2: float = 0.95
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+    gradient_norm_max: float = 1.0
+
+    def __post_init__(self) -> None:
+        _need(self.learning_rate > 0, f"optimizer.learning_rate is {self.learning_rate}, above 0 is needed")
+        _need(self.gradient_norm_max > 0, "optimizer.gradient_norm_max: above 0 is needed")
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step (from 0)."""
+        return self.learning_rate * min(1.0, (step + 1) / max(1, self.warmup_steps))
+
+
+class Trainer(Section, kw_only=True, frozen=True):
+    """How a step is computed."""
+
+    backend: Literal["torch"] = "torch"
+    tokens_per_micro_step: int = 16384
+    threads: int = 1
+    checkpoints_kept: int = 3
+
+    def __post_init__(self) -> None:
+        _need(self.tokens_per_micro_step >= 1, "trainer.tokens_per_micro_step: at least 1 is needed")
+        _need(self.threads >= 1, f"trainer.threads is {self.threads}, at least 1 is needed")
+        _need(self.checkpoints_kept >= 2, "trainer.checkpoints_kept: at least 2 (a step may be torn)")
+
+
+class Model(Section, kw_only=True, frozen=True):
+    """The first policy: a Hugging Face folder, or `courier` (the tiny model, made by a warm-up)."""
+
+    weights: str = "courier"
+    warmup_steps: int = 400
+    warmup_executions_per_step: int = 2
+    warmup_learning_rate: float = 3e-3
+
+
+class Engine(Section, kw_only=True, frozen=True):
+    """Who samples."""
+
+    kind: Literal["embedded"] = "embedded"
+    concurrent_calls: int = 128
+    context_tokens: int = 512
+    threads: int = 1
+
+
+class Config(Section, kw_only=True, frozen=True):
+    """A whole run.  `log` is a log URL; empty means the SQLite log inside the run's folder."""
+
+    name: str = "demo"
+    steps: int = 48
+    seed: int = 0
+    log: str = ""
+    partitions: int = 1
+    commit_every_s: float = 0.5
+    rollout: Rollout = Rollout()
+    admission: Admission = Admission()
+    objective: Objective = Objective()
+    optimizer: Optimizer = Optimizer()
+    trainer: Trainer = Trainer()
+    model: Model = Model()
+    engine: Engine = Engine()
+
+    def __post_init__(self) -> None:
+        _need(self.steps >= 1, f"steps is {self.steps}, at least 1 is needed")
+        _need(
+            self.steps % self.rollout.mu == 0,
+            f"steps is {self.steps}, a multiple of rollout.mu = {self.rollout.mu} is needed",
+        )
+        _need(self.partitions >= 1, f"partitions is {self.partitions}, at least 1 is needed")
+        _need(0 < self.commit_every_s < math.inf, "commit_every_s: above 0 is needed")
+
+
+def parse(data: dict[str, Any]) -> Config:
+    """A Config from plain data.  Raises ConfigError for unknown names, wrong types, values out of bounds."""
+    try:
+        return msgspec.convert(data, Config)
+    except msgspec.ValidationError as error:
+        raise ConfigError(str(error)) from error
+
+
+def read(name_or_path: str) -> Config:
+    """A shipped configuration by name (`demo`), or a TOML file.  Raises ConfigError."""
+    path = Path(name_or_path)
+    if not path.suffix and not path.exists():
+        path = Path(__file__).parent / "configs" / f"{name_or_path}.toml"
+    if not path.is_file():
+        shipped = sorted(p.stem for p in (Path(__file__).parent / "configs").glob("*.toml"))
+        raise ConfigError(f"no configuration {name_or_path!r}: give a TOML file or one of {', '.join(shipped)}")
+    try:
+        data = tomllib.loads(path.read_text())
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    return parse(data)
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"x = {text}")["x"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def override(config: Config, settings: Sequence[str]) -> Config:
+    """The configuration with `name=value` settings; `j_max` stands for `admission.j_max` and so on.
+
+    Raises ConfigError for a name that is unknown or stands in two sections.
+    """
+    data = msgspec.to_builtins(config)
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {setting!r}: write name=value, for example j_max=3")
+        *sections, leaf = name.strip().split(".")
+        if not sections and leaf not in data:
+            found = [s for s, v in data.items() if isinstance(v, dict) and leaf in v]
+            if len(found) != 1:
+                places = ", ".join(f"{s}.{leaf}" for s in found) or "no section"
+                raise ConfigError(f"--set {name}: {places} has it; write section.name=value")
+            sections = found
+        at = data
+        for section in sections:
+            at = at.get(section)
+            if not isinstance(at, dict):
+                raise ConfigError(f"--set {name}: there is no section {section!r}")
+        if leaf not in at:
+            raise ConfigError(f"--set {name}: unknown; known here: {', '.join(at)}")
+        at[leaf] = _value(text.strip())
+    return parse(data)

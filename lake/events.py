@@ -1,0 +1,504 @@
+"""The event catalogue and its wire form.
+
+One event is one record: a msgpack map of the fields below, token ids as little-endian int32 bytes,
+log-probabilities as little-endian float32 bytes.  The record's headers carry the type, the schema
+version and a deterministic event id, by which everything downstream removes duplicates.
+
+Every event knows its topic, its key (the group id; empty where a topic has one partition) and its
+event id.  `encode` and `decode` are inverse to each other; `decode` refuses what does not hold.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import msgspec
+import numpy as np
+
+SCHEMA_VERSION = 1
+RECORD_BYTES_MAX = 1 << 20
+
+TOPICS_BY_GROUP = ("calls", "tools", "executions", "scores", "groups")  # co-partitioned
+TOPICS_SINGLE = ("policy", "cells")  # one partition each
+TOPICS = TOPICS_BY_GROUP + TOPICS_SINGLE
+
+ROLES = ("main", "main-summary", "sub-agent", "sub-agent-summary", "auxiliary")
+RELATIONS = ("extends", "branches", "restarts")
+STATUSES = ("completed", "harness_timeout", "overall_timeout", "crashed", "lost")
+ASSESSMENTS = ("scored", "partial", "missing")
+
+
+class EventError(ValueError):
+    """An event that cannot be trusted: which, what is wrong with it, and the bound it broke."""
+
+
+def ids_to_bytes(ids: Any) -> bytes:
+    """Token ids (any integer sequence or array, each in [0, 2**31)) as little-endian int32 bytes."""
+    wide = np.asarray(ids, dtype=np.int64)
+    if wide.size and (wide.min() < 0 or wide.max() > 0x7FFFFFFF):
+        raise EventError(f"token id outside [0, 2**31): {int(wide.min())}..{int(wide.max())}")
+    return wide.astype("<i4").tobytes()
+
+
+def logprobs_to_bytes(logprobs: Any) -> bytes:
+    """Log-probabilities (any float sequence or array) as little-endian float32 bytes."""
+    return np.asarray(logprobs, dtype="<f4").tobytes()
+
+
+def ids_from_bytes(data: bytes) -> np.ndarray:
+    """int32 array (n,), a view of the bytes."""
+    return np.frombuffer(data, dtype="<i4")
+
+
+def logprobs_from_bytes(data: bytes) -> np.ndarray:
+    """float32 array (n,), a view of the bytes."""
+    return np.frombuffer(data, dtype="<f4")
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What every event has: when it happened, in microseconds since 1970 (UTC)."""
+
+    TYPE: ClassVar[str]
+    TOPIC: ClassVar[str]
+
+    time_us: int
+
+    @property
+    def key(self) -> str:
+        """The group id, so that one partition holds whole groups; empty for one-partition topics."""
+        return getattr(self, "group_id", "")
+
+    @property
+    def event_id(self) -> str:
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Raise EventError where the fields contradict each other."""
+
+
+def _one_of(event: Event, name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise EventError(f"{event.event_id}: {name} is {value!r}, not one of {', '.join(allowed)}")
+
+
+# ------------------------------------------------------------------------------------ groups
+class GroupDispatched(Event, kw_only=True, frozen=True):
+    """A task was handed out, to be executed `size` times.  `task` is the task as JSON text."""
+
+    TYPE = "group.dispatched"
+    TOPIC = "groups"
+    group_id: str
+    task: str
+    size: int
+    policy_version: int
+    boundary: int
+
+    @property
+    def event_id(self) -> str:
+        return f"{self.group_id}:dispatched"
+
+    def check(self) -> None:
+        if self.size < 1:
+            raise EventError(f"{self.event_id}: size is {self.size}, at least 1 is needed")
+
+
+class GroupReady(Event, kw_only=True, frozen=True):
+    """All executions of a group are terminal and assessed; its derived rows lie in the lake.
+
+    `scores_end` is the end of the scores partition that was read: the same scores, the same rows.
+    `digest` is the sha256 of the derived rows, so that a replay can prove it derived the same.
+    """
+
+    TYPE = "group.ready"
+    TOPIC = "groups"
+    group_id: str
+    set_name: str
+    scores_end: int
+    tokens: int
+    targets: int
+    executions_valid: int
+    digest: str
+
+    @property
+    def event_id(self) -> str:
+        return f"{self.group_id}:ready"
+
+
+class GroupClaimed(Event, kw_only=True, frozen=True):
+    """A trainer started on a group.  A claim without a plan is void when that trainer dies."""
+
+    TYPE = "group.claimed"
+    TOPIC = "groups"
+    group_id: str
+    step: int
+    claimed_by: str
+
+    @property
+    def event_id(self) -> str:
+        return f"{self.group_id}:claimed:{self.step}:{self.claimed_by}"
+
+
+class GroupConsumed(Event, kw_only=True, frozen=True):
+    """A committed step trained on a group.  `policy_version` is the version the step began with."""
+
+    TYPE = "group.consumed"
+    TOPIC = "groups"
+    group_id: str
+    step: int
+    policy_version: int
+
+    @property
+    def event_id(self) -> str:
+        return f"{self.group_id}:consumed"
+
+
+# -------------------------------------------------------------------------------- executions
+class ExecutionLaunched(Event, kw_only=True, frozen=True):
+    """A harness was started.  `index` is the place in the group, `attempt` counts relaunches of it."""
+
+    TYPE = "execution.launched"
+    TOPIC = "executions"
+    group_id: str
+    execution_id: str
+    index: int
+    attempt: int = 0
+    cell: str = ""
+
+    @property
+    def event_id(self) -> str:
+        return f"{self.execution_id}:launched"
+
+
+class ExecutionFinished(Event, kw_only=True, frozen=True):
+    """A harness ended.  `calls` is the number of calls captured: their call ids are 0..calls-1.
+
+    Status `lost`: the run itself went away under the execution; its place is launched again under
+    another execution id, and its calls are never targets.
+    """
+
+    TYPE = "execution.finished"
+    TOPIC = "executions"
+    group_id: str
+    execution_id: str
+    status: str
+    calls: int
+    detail: str = ""
+
+    @property
+    def event_id(self) -> str:
+        return f"{self.execution_id}:finished"
+
+    def check(self) -> None:
+        _one_of(self, "status", self.status, STATUSES)
+        if self.calls < 0:
+            raise EventError(f"{self.event_id}: calls is {self.calls}, at least 0 is needed")
+
+
+class ReplyUndelivered(Event, kw_only=True, frozen=True):
+    """The answer of a recorded call did not reach the harness after all: it is never a target."""
+
+    TYPE = "reply.undelivered"
+    TOPIC = "executions"
+    group_id: str
+    execution_id: str
+    call_id: int
+
+    @property
+    def event_id(self) -> str:
+        return f"{self.execution_id}:undelivered:{self.call_id}"
+
+
+class ExecutionScored(Event, kw_only=True, frozen=True):
+    """An assessment.  `value` is a number for `scored` and `partial`, None for `missing`."""
+
+    TYPE = "execution.scored"
+    TOPIC = "scores"
+    group_id: str
+    execution_id: str
+    assessment: str
+    value: float | None
+    evaluator: str
+    version: int = 0
+    detail: str = ""  # free text or JSON of the evaluator
+
+    @property
+    def event_id(self) -> str:
+        return f"{self.execution_id}:scored:{self.evaluator}:{self.version}"
+
+    def check(self) -> None:
+        _one_of(self, "assessment", self.assessment, ASSESSMENTS)
+        if (self.value is None) != (self.assessment == "missing"):
+            raise EventError(
+                f"{self.event_id}: {self.assessment} with value {self.value}; "
+                "missing has no value, the others have one"
+            )
+        if self.value is not None and not np.isfinite(self.value):
+            raise EventError(f"{self.event_id}: value is {self.value}, a finite number is needed")
+
+
+# ----------------------------------------------------------------------------- calls and tools
+class VersionSpan(msgspec.Struct, frozen=True, array_like=True):
+    """Output tokens [start, end) were sampled by this policy version; None: the engine did not say."""
+
+    version: int | None
+    start: int
+    end: int
+
+
+class ModelCalled(Event, kw_only=True, frozen=True):
+    """One request answered by the engine, delta coded.
+
+    The call's whole sequence is the first `shared_len` tokens of the parent's whole sequence, then
+    `context_ids`, then `output_ids`.  The parent owns token `shared_len - 1`; without a parent
+    `shared_len` is 0.  `output_logprobs` has one float32 an output id, or is None (never trained).
+    """
+
+    TYPE = "model.called"
+    TOPIC = "calls"
+    group_id: str
+    execution_id: str
+    call_id: int
+    role: str
+    parent_call_id: int | None
+    shared_len: int
+    context_ids: bytes
+    output_ids: bytes
+    output_logprobs: bytes | None
+    relation: str
+    difference: str = ""  # why the call does not extend: what differed first
+    retry_of: int | None = None
+    delivered: bool = True
+    finish_reason: str = "stop"
+    spans: tuple[VersionSpan, ...] = ()
+    engine: str = ""
+    temperature: float = 1.0
+    sampling: str = "{}"  # the sampling parameters as JSON
+    cached_tokens: int | None = None
+    started_us: int = 0
+    finished_us: int = 0
+
+    @property
+    def event_id(self) -> str:
+        return f"{self.execution_id}:{self.call_id}"
+
+    @property
+    def n_context(self) -> int:
+        return len(self.context_ids) // 4
+
+    @property
+    def n_output(self) -> int:
+        return len(self.output_ids) // 4
+
+    def check(self) -> None:
+        _one_of(self, "role", self.role, ROLES)
+        _one_of(self, "relation", self.relation, RELATIONS)
+        for name in ("context_ids", "output_ids"):
+            data = getattr(self, name)
+            if len(data) % 4:
+                raise EventError(f"{self.event_id}: {name} has {len(data)} bytes, not a multiple of 4")
+            if data and ids_from_bytes(data).min() < 0:
+                raise EventError(f"{self.event_id}: {name} holds a negative token id")
+        if self.output_logprobs is not None:
+            if len(self.output_logprobs) != len(self.output_ids):
+                raise EventError(
+                    f"{self.event_id}: {len(self.output_logprobs) / 4:g} log-probabilities for "
+                    f"{self.n_output} output ids; one each is needed"
+                )
+            values = logprobs_from_bytes(self.output_logprobs)
+            if values.size and not (np.isfinite(values).all() and values.max() <= 1e-3):
+                raise EventError(f"{self.event_id}: a log-probability is not finite or above 0")
+        if self.call_id < 0 or self.shared_len < 0:
+            raise EventError(f"{self.event_id}: call_id {self.call_id}, shared_len {self.shared_len}")
+        if (self.parent_call_id is None) != (self.shared_len == 0):
+            raise EventError(
+                f"{self.event_id}: parent {self.parent_call_id} with shared_len {self.shared_len}; "
+                "a parent and a shared prefix come together"
+            )
+        if self.parent_call_id is not None and not 0 <= self.parent_call_id < self.call_id:
+            raise EventError(f"{self.event_id}: parent {self.parent_call_id} is not an earlier call")
+        at = 0
+        for span in self.spans:
+            if span.start != at or span.end < span.start:
+                raise EventError(f"{self.event_id}: version spans do not follow each other")
+            at = span.end
+        if self.spans and at != self.n_output:
+            raise EventError(f"{self.event_id}: version spans cover {at} of {self.n_output} tokens")
+
+
+class ToolCalled(Event, kw_only=True, frozen=True):
+    """One tool call of a harness: what the model wrote, byte for byte, and what came back."""
+
+    TYPE = "tool.called"
+    TOPIC = "tools"
+    group_id: str
+    execution_id: str
+    tool_call_id: str
+    call_id: int | None  # the model call that asked for it
+    name: str
+    arguments: bytes
+    result: bytes
+    started_us: int
+    stopped_us: int
+    status: str = "ok"  # ok | error | unknown
+
+    @property
+    def event_id(self) -> str:
+        return f"{self.execution_id}:tool:{self.tool_call_id}"
+
+
+# ------------------------------------------------------------------------------ policy, cells
+class RunStarted(Event, kw_only=True, frozen=True):
+    """The first event of a run: its resolved configuration as JSON, enough to replay it."""
+
+    TYPE = "run.started"
+    TOPIC = "policy"
+    run: str
+    config: str
+    software: str  # versions, as JSON
+
+    @property
+    def event_id(self) -> str:
+        return f"{self.run}:started"
+
+
+class StepPlanned(Event, kw_only=True, frozen=True):
+    """Everything that fixes a step, written before the weights move.
+
+    `micro_steps[k]` is the number of micro-steps that groups[k] is cut into.
+    """
+
+    TYPE = "step.planned"
+    TOPIC = "policy"
+    step: int
+    policy_version: int
+    groups: tuple[str, ...]
+    digests: tuple[str, ...]  # of the derived rows, one a group
+    micro_steps: tuple[int, ...]
+    set_name: str
+    seed: int
+    learning_rate: float
+
+    @property
+    def event_id(self) -> str:
+        return f"step:{self.step}:planned"
+
+
+class StepCommitted(Event, kw_only=True, frozen=True):
+    """The weights moved.  `digest` is the sha256 of the new weights, `statistics` is JSON."""
+
+    TYPE = "step.committed"
+    TOPIC = "policy"
+    step: int
+    policy_version: int  # the new one
+    digest: str
+    checkpoint: str
+    loss: float
+    gradient_norm: float
+    executions: int  # E: valid executions with targets
+    tokens: int  # tokens that went through the model
+    targets: int
+    statistics: str = "{}"
+
+    @property
+    def event_id(self) -> str:
+        return f"step:{self.step}:committed"
+
+
+class PolicyPublished(Event, kw_only=True, frozen=True):
+    """The engines serve these weights from now on."""
+
+    TYPE = "policy.published"
+    TOPIC = "policy"
+    policy_version: int
+    boundary: int
+    weights: str
+    digest: str
+
+    @property
+    def event_id(self) -> str:
+        return f"policy:{self.policy_version}:published"
+
+
+class CellEvent(Event, kw_only=True, frozen=True):
+    """A process of a run changed its state: `started`, `stopped`, `died`, `role`, `heartbeat`."""
+
+    TYPE = "cell.changed"
+    TOPIC = "cells"
+    cell: str
+    session: str
+    change: str
+    detail: str = ""
+
+    @property
+    def event_id(self) -> str:
+        return f"cell:{self.session}:{self.cell}:{self.change}:{self.time_us}"
+
+
+class ScheduleDecided(Event, kw_only=True, frozen=True):
+    """A decision of the scheduler, with the numbers it was taken on (JSON)."""
+
+    TYPE = "schedule.decided"
+    TOPIC = "cells"
+    decision: str
+    number: int
+    numbers: str
+
+    @property
+    def event_id(self) -> str:
+        return f"decision:{self.decision}:{self.number}"
+
+
+CATALOGUE: dict[str, type[Event]] = {
+    c.TYPE: c
+    for c in (
+        GroupDispatched, GroupReady, GroupClaimed, GroupConsumed, ExecutionLaunched,
+        ExecutionFinished, ReplyUndelivered, ExecutionScored, ModelCalled, ToolCalled, RunStarted,
+        StepPlanned, StepCommitted, PolicyPublished, CellEvent, ScheduleDecided,
+    )
+}  # fmt: skip
+
+_encoder = msgspec.msgpack.Encoder()
+_decoders = {name: msgspec.msgpack.Decoder(c) for name, c in CATALOGUE.items()}
+
+
+class Headers(msgspec.Struct, frozen=True):
+    """What stands beside a record's bytes."""
+
+    type: str
+    schema: int
+    event_id: str
+
+
+def encode(event: Event) -> tuple[Headers, bytes]:
+    """Headers and value of an event's record.
+
+    Raises EventError where the fields contradict each other or the record would be over
+    RECORD_BYTES_MAX bytes.
+    """
+    event.check()
+    value = _encoder.encode(event)
+    if len(value) > RECORD_BYTES_MAX:
+        raise EventError(
+            f"{event.event_id}: {len(value)} bytes, a record holds {RECORD_BYTES_MAX}; "
+            "keep the arrays in the object store and send a reference"
+        )
+    return Headers(event.TYPE, SCHEMA_VERSION, event.event_id), value
+
+
+def decode(headers: Headers, value: bytes) -> Event:
+    """The event of a record.  Raises EventError for unknown types, newer schemas, bad fields."""
+    decoder = _decoders.get(headers.type)
+    if decoder is None:
+        raise EventError(f"{headers.event_id}: unknown event type {headers.type!r}")
+    if headers.schema > SCHEMA_VERSION:
+        raise EventError(
+            f"{headers.event_id}: schema {headers.schema} is newer than {SCHEMA_VERSION}; upgrade headrace"
+        )
+    try:
+        event = decoder.decode(value)
+    except msgspec.MsgspecError as error:
+        raise EventError(f"{headers.event_id}: {headers.type} does not decode: {error}") from error
+    event.check()
+    if event.event_id != headers.event_id:
+        raise EventError(f"{headers.event_id}: the header names another event than {event.event_id}")
+    return event

@@ -1,0 +1,67 @@
+"""Where things lie in a run's folder.
+
+    RUN/config.json      the resolved configuration
+    RUN/log.db           the SQLite log (unless the log is Kafka)
+    RUN/secret           the key that signs the tokens of executions (mode 0600)
+    RUN/lake/events/T    one Delta table a topic, and dead_letters
+    RUN/lake/sets/S/M    derived tables: model M of the set S (its parameters in sets/S/params.json)
+    RUN/weights/v000003  published weights, Hugging Face form
+    RUN/checkpoints/     weights and optimizer after a step
+    RUN/replays/NAME     replays
+    RUN/output/P.log     what the processes printed
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from lake import config as configs
+
+
+class NotARun(ValueError):
+    """The folder holds no run."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's folder and the paths in it."""
+
+    path: Path
+
+    @property
+    def config_file(self) -> Path:
+        return self.path / "config.json"
+
+    @property
+    def lake(self) -> str:
+        return str(self.path / "lake")
+
+    @property
+    def secret_file(self) -> Path:
+        return self.path / "secret"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def replays(self) -> Path:
+        return self.path / "replays"
+
+    def weights(self, version: int) -> Path:
+        return self.path / "weights" / f"v{version:06d}"
+
+    def output(self, process: str) -> Path:
+        return self.path / "output" / f"{process}.log"
+
+    def config(self) -> configs.Config:
+        """Raises NotARun where there is none."""
+        if not self.config_file.is_file():
+            raise NotARun(f"{self.path} is not a run: it has no config.json; `headrace run demo` makes one")
+        return msgspec.json.decode(self.config_file.read_bytes(), type=configs.Config)
+
+    def log_url(self, config: configs.Config) -> str:
+        return config.log or f"sqlite://{(self.path / 'log.db').absolute()}?partitions={config.partitions}"

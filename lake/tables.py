@@ -1,0 +1,144 @@
+"""The event tables, rendered from the catalogue: one table a topic, one row an event.
+
+    calls, tools, executions, scores, groups, policy, cells     unique on event_id; replay is a no-op
+    dead_letters     one row a record that did not decode: its bytes, where it lay, and why
+
+A column is a field of an event; a table has the fields of every event of its topic, null where an
+event has no such field.  Token ids become list<int32>, log-probabilities list<float32>.  In SQL the
+tables are named `event_calls`, `event_executions`, ... and `dead_letters`.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from lake.events import CATALOGUE, TOPICS, Event, VersionSpan
+from lake.log import Record
+
+HEAD = (
+    pa.field("event_id", pa.string()),
+    pa.field("type", pa.string()),
+    pa.field("log_partition", pa.int32()),
+    pa.field("log_offset", pa.int64()),
+    pa.field("appended_us", pa.int64()),
+)
+SPAN = pa.struct([("version", pa.int64()), ("start", pa.int32()), ("end", pa.int32())])
+BYTES_AS = {  # what the bytes of a field hold; anything else stays binary
+    "context_ids": pa.list_(pa.int32()),
+    "output_ids": pa.list_(pa.int32()),
+    "output_logprobs": pa.list_(pa.float32()),
+}
+COUNTED = {"calls": {"n_context": "context_ids", "n_output": "output_ids"}}
+DEAD_LETTERS = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("log_partition", pa.int32()),
+        ("log_offset", pa.int64()),
+        ("appended_us", pa.int64()),
+        ("key", pa.string()),
+        ("event_id", pa.string()),
+        ("type", pa.string()),
+        ("schema", pa.int32()),
+        ("value", pa.binary()),
+        ("reason", pa.string()),
+    ]
+)
+_SCALARS = {int: pa.int64(), str: pa.string(), float: pa.float64(), bool: pa.bool_(), bytes: pa.binary()}
+
+
+def _arrow_type(name: str, hint: Any) -> pa.DataType:
+    if isinstance(hint, types.UnionType):  # X | None: every column is nullable
+        (hint,) = (a for a in typing.get_args(hint) if a is not type(None))
+    if name in BYTES_AS:
+        return BYTES_AS[name]
+    if typing.get_origin(hint) is tuple:
+        inner = typing.get_args(hint)[0]
+        return pa.list_(SPAN if inner is VersionSpan else _SCALARS[inner])
+    return _SCALARS[hint]
+
+
+def _render(topic: str) -> pa.Schema:
+    fields: dict[str, pa.Field] = {f.name: f for f in HEAD}
+    for event in CATALOGUE.values():
+        if event.TOPIC != topic:
+            continue
+        hints = typing.get_type_hints(event)
+        for f in msgspec.structs.fields(event):
+            field = pa.field(f.name, _arrow_type(f.name, hints[f.name]))
+            if not fields.setdefault(f.name, field).equals(field):
+                raise TypeError(f"{topic}.{f.name} has two types: {fields[f.name].type}, {field.type}")
+    for name in COUNTED.get(topic, {}):
+        fields[name] = pa.field(name, pa.int32())
+    return pa.schema(list(fields.values()))
+
+
+SCHEMAS: dict[str, pa.Schema] = {topic: _render(topic) for topic in TOPICS}
+
+
+def _lists(parts: Sequence[bytes | None], kind: pa.DataType) -> pa.Array:
+    """list<int32> or list<float32> from little-endian bytes, one join and no loop over items."""
+    item = np.dtype("<i4") if pa.types.is_int32(kind.value_type) else np.dtype("<f4")
+    lengths = np.fromiter((len(p) // 4 if p else 0 for p in parts), np.int32, len(parts))
+    offsets = np.zeros(len(parts) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    values = pa.array(np.frombuffer(b"".join(p for p in parts if p), item))
+    mask = pa.array([p is None for p in parts])
+    return pa.ListArray.from_arrays(pa.array(offsets), values, type=kind, mask=mask)
+
+
+def _column(field: pa.Field, values: list[Any]) -> pa.Array:
+    if field.name in BYTES_AS:
+        return _lists(values, field.type)
+    if pa.types.is_list(field.type) and field.type.value_type == SPAN:
+        values = [v and [{"version": s.version, "start": s.start, "end": s.end} for s in v] for v in values]
+    return pa.array(values, field.type)
+
+
+def to_table(topic: str, pairs: Sequence[tuple[Record, Event]]) -> pa.Table:
+    """Rows of the topic's table from records and their decoded events, in the given order."""
+    schema = SCHEMAS[topic]
+    head: dict[str, list[Any]] = {
+        "event_id": [r.headers.event_id for r, _ in pairs],
+        "type": [r.headers.type for r, _ in pairs],
+        "log_partition": [r.partition for r, _ in pairs],
+        "log_offset": [r.offset for r, _ in pairs],
+        "appended_us": [r.appended_us for r, _ in pairs],
+    }
+    counted = COUNTED.get(topic, {})
+    columns = []
+    for field in schema:
+        if field.name in head:
+            columns.append(pa.array(head[field.name], field.type))
+        elif field.name in counted:
+            source = counted[field.name]
+            columns.append(pa.array([len(getattr(e, source)) // 4 for _, e in pairs], field.type))
+        else:
+            columns.append(_column(field, [getattr(e, field.name, None) for _, e in pairs]))
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def to_dead_letters(refused: Sequence[tuple[Record, str]]) -> pa.Table:
+    """Rows of `dead_letters` from records and the reason each was refused for."""
+    rows = [
+        {
+            "topic": r.topic,
+            "log_partition": r.partition,
+            "log_offset": r.offset,
+            "appended_us": r.appended_us,
+            "key": r.key,
+            "event_id": r.headers.event_id,
+            "type": r.headers.type,
+            "schema": r.headers.schema,
+            "value": r.value,
+            "reason": reason,
+        }
+        for r, reason in refused
+    ]
+    return pa.Table.from_pylist(rows, DEAD_LETTERS)

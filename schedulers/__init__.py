@@ -1,0 +1,1 @@
+"""The fold over the log, the policies and the processes of a run."""

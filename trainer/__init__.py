@@ -1,0 +1,1 @@
+"""From ready groups to new weights, live or replayed from the log."""
