@@ -1,0 +1,241 @@
+"""The SQL models under `sql/`: found, sorted and run.
+
+A model is one file with one bare SELECT; its name is the file's name.  Its inputs are found by parsing:
+other models, the event tables (`event_calls`, ..., `dead_letters`: columns in `lake.tables`), which the
+caller has on the connection, and the one-row relation `params`.
+
+    models = Models.load()
+    con = duckdb.connect()
+    register(con, {"event_calls": calls, "event_executions": executions, ...})
+    tables = models.derive(con, ["segments", "weights", "trees"], Params(set_name="main", j_max=5))
+
+The first lines of a file are its header: what a row is and why, then its key, which is unique and also
+the order of the rows, so that the same input gives the same bytes:
+
+    -- One row ...
+    -- Key: group_id, execution_id
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import Any, Literal
+
+import duckdb
+import msgspec
+import pyarrow as pa
+
+from lake.events import TOPICS
+from lake.tables import DEAD_LETTERS, SCHEMAS
+
+SQL_ROOT = Path(__file__).resolve().parent.parent / "sql"
+EVENT_TABLES: dict[str, pa.Schema] = {
+    **{f"event_{topic}": SCHEMAS[topic] for topic in TOPICS},
+    "dead_letters": DEAD_LETTERS,
+}
+INPUTS = frozenset({*EVENT_TABLES, "params"})
+
+Connection = duckdb.DuckDBPyConnection
+
+
+class ModelError(ValueError):
+    """A model, or a set of models, that cannot be run: which file, what is wrong, what to do."""
+
+
+class Params(msgspec.Struct, frozen=True, kw_only=True):
+    """What one set of derived tables was made with; the relation `params` has one row of it.
+
+    `j_max`: admitted paths an execution, 0 for no cap.  `seed` (int64) is that of the draws.
+    """
+
+    set_name: str = "main"
+    j_max: int = 5
+    seed: int = 0
+    advantage: Literal["centred", "standardised"] = "centred"
+
+    def __post_init__(self) -> None:
+        if self.j_max < 0:
+            raise ModelError(f"params.j_max is {self.j_max}, 0 (no cap) or more is needed")
+        if self.advantage not in ("centred", "standardised"):
+            raise ModelError(f"params.advantage is {self.advantage!r}, not 'centred' or 'standardised'")
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True):
+    """One file: `header` without its dashes, `key` the columns that order and identify a row."""
+
+    name: str
+    folder: str
+    header: str
+    key: tuple[str, ...]
+    inputs: frozenset[str]
+    select: str
+
+    def reads(self, name: str) -> int:
+        """How often the text names a relation; a common table expression of it is named more often."""
+        return len(re.findall(rf"\b(?:from|join)\s+{name}\b", self.select))
+
+
+def _read(path: Path, root: Path) -> Model:
+    """Raises ModelError where the file is not a header and one bare SELECT."""
+    where = path.relative_to(root)
+    lines = path.read_text().splitlines()
+    n_header = next((i for i, line in enumerate(lines) if not line.startswith("--")), len(lines))
+    header = [line[2:].strip() for line in lines[:n_header]]
+    select = "\n".join(lines[n_header:]).strip()
+    if len(header) < 2 or not header[-1].startswith("Key: "):
+        raise ModelError(f"{where}: no header; begin with `-- One row ...` and end it with `-- Key: a, b`")
+    try:
+        statements = duckdb.extract_statements(select)
+        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+            raise ModelError(f"{where}: {len(statements)} statements; one bare SELECT a file is needed")
+        if select.endswith(";"):
+            raise ModelError(f"{where}: ends in a semicolon; one bare SELECT a file is needed")
+        inputs = duckdb.get_table_names(select)
+    except duckdb.Error as error:
+        raise ModelError(f"{where}: {error}") from error
+    return Model(
+        name=path.stem,
+        folder=where.parent.as_posix(),
+        header="\n".join(header[:-1]),
+        key=tuple(part.strip() for part in header[-1].removeprefix("Key: ").split(",")),
+        inputs=frozenset(inputs),
+        select=select,
+    )
+
+
+class Models:
+    """The models of a folder, sorted so that each comes after its inputs.
+
+    Same events, same params: the same rows in the same order, whatever the order of the input rows, the
+    number of threads, or how often an event was appended.
+    """
+
+    def __init__(self, by_name: Mapping[str, Model]) -> None:
+        self.by_name = dict(by_name)
+
+    @classmethod
+    def load(cls, root: Path = SQL_ROOT) -> Models:
+        """Parse every `*.sql` under `root` and sort them.
+
+        Raises ModelError for a bad file, a name used twice, an unknown input and a cycle, naming files.
+        """
+        found: dict[str, Model] = {}
+        for path in sorted(root.rglob("*.sql")):
+            model = _read(path, root)
+            if model.name in found or model.name in INPUTS:
+                other = f"{found[model.name].folder}/" if model.name in found else "the inputs: "
+                raise ModelError(f"{path.relative_to(root)}: the name is taken by {other}{model.name}")
+            found[model.name] = model
+        if not found:
+            raise ModelError(f"{root}: no SQL models there; is the installation complete?")
+        for model in found.values():
+            for name in sorted(model.inputs - found.keys() - INPUTS):
+                raise ModelError(
+                    f"{model.folder}/{model.name}.sql: unknown input {name!r}; it is neither a model, "
+                    f"nor one of {', '.join(sorted(INPUTS))}"
+                )
+        try:
+            order = list(
+                TopologicalSorter(
+                    {m.name: sorted(m.inputs & found.keys()) for m in found.values()}
+                ).static_order()
+            )
+        except CycleError as error:
+            files = " <- ".join(f"{found[n].folder}/{n}.sql" for n in error.args[1])
+            raise ModelError(f"a cycle of models: {files}") from error
+        return cls({name: found[name] for name in order})
+
+    def derive(
+        self,
+        con: Connection,
+        outputs: Sequence[str],
+        params: Params,
+        *,
+        given: Collection[str] = (),
+        keep: bool = False,
+    ) -> dict[str, pa.Table]:
+        """The tables of `outputs`, each one chunk a column, rows in the order of the model's key.
+
+        `given` names models that are on the connection already (stored rows of a set): they are read,
+        not derived.  With `keep` the relations made on the way stay, as temporary tables and views.
+        Raises ModelError for an unknown name and for an input that is not on the connection.
+        """
+        needed = self._needed(outputs, given)
+        uses = {n: sum(m.reads(n) for m in needed) for n in self.by_name}
+        made: list[tuple[str, str]] = []
+        try:
+            _create_params(con, params)
+            made.append(("table", "params"))
+            for model in needed:
+                times = uses[model.name] + (model.name in outputs)
+                if times == 1 and model.name in outputs and not keep:
+                    continue  # selected straight into its output
+                kind = "table" if times > 1 else "view"
+                con.execute(f"create or replace temp {kind} {model.name} as {model.select}")
+                made.append((kind, model.name))
+            there = {name for _, name in made}
+            return {name: self._select(con, name, name in there or name in given) for name in outputs}
+        except duckdb.CatalogException as error:
+            raise ModelError(f"{error}; register the event tables first (lake.models.register)") from error
+        finally:
+            if not keep:
+                for kind, name in reversed(made):
+                    con.execute(f"drop {kind} if exists temp.{name}")
+
+    def define(self, con: Connection, params: Params, *, given: Collection[str] = ()) -> None:
+        """Every model as a temporary view on the connection, for queries by hand; nothing is computed."""
+        _create_params(con, params)
+        for model in self._needed(list(self.by_name), given):
+            con.execute(f"create or replace temp view {model.name} as {model.select}")
+
+    def audit(self, con: Connection, params: Params, *, given: Collection[str] = ()) -> dict[str, pa.Table]:
+        """The violating rows of every audit, by its name: an empty table where it holds.
+
+        Derived tables in `given` are audited as they lie on the connection; others are derived first.
+        """
+        audits = [m.name for m in self.by_name.values() if m.folder == "audits"]
+        return self.derive(con, sorted(audits), params, given=given)
+
+    def describe(self) -> list[Model]:
+        """All models, each after its inputs: name, folder, header, key, inputs, text."""
+        return list(self.by_name.values())
+
+    def _needed(self, outputs: Sequence[str], given: Collection[str]) -> list[Model]:
+        for name in (*outputs, *given):
+            if name not in self.by_name:
+                raise ModelError(f"no model {name!r}; there are {', '.join(sorted(self.by_name))}")
+        wanted: set[str] = set()
+        ahead = [n for n in outputs if n not in given]
+        while ahead:
+            name = ahead.pop()
+            if name not in wanted:
+                wanted.add(name)
+                ahead += [n for n in self.by_name[name].inputs if n in self.by_name and n not in given]
+        return [m for m in self.by_name.values() if m.name in wanted]
+
+    def _select(self, con: Connection, name: str, exists: bool) -> pa.Table:
+        model = self.by_name[name]
+        source = name if exists else f"({model.select})"
+        order = ", ".join(model.key)
+        table: pa.Table = con.sql(f"select * from {source} order by {order}").to_arrow_table()
+        return table.combine_chunks()
+
+
+def _create_params(con: Connection, params: Params) -> None:
+    con.execute(
+        "create or replace temp table params as select $1::text as set_name, $2::bigint as j_max, "
+        "$3::bigint as seed, $4::text as advantage",
+        [params.set_name, params.j_max, params.seed, params.advantage],
+    )
+
+
+def register(con: Connection, tables: Mapping[str, Any]) -> None:
+    """Put event tables (Arrow tables, relations) on the connection, and empty ones for those not given."""
+    for name in sorted(tables.keys() - EVENT_TABLES.keys()):
+        raise ModelError(f"{name!r} is not an event table; these are {', '.join(EVENT_TABLES)}")
+    for name, schema in EVENT_TABLES.items():
+        table = tables.get(name)
+        con.register(name, schema.empty_table() if table is None else table)

@@ -1,0 +1,53 @@
+-- One row a model call, without its tokens: the narrow columns that everything but `trees` stands on.
+-- A call is `delivered` unless its own event or a later `reply.undelivered` says that the harness never
+-- saw the answer. `version_first` and `version_last` are null where the engine did not say.
+-- An event id that was appended twice counts once: the lowest offset wins.
+-- Key: group_id, execution_id, call_id
+with first_seen as (
+    select *
+    from event_calls
+    qualify row_number() over (partition by event_id order by log_partition, log_offset) = 1
+),
+
+undelivered as (
+    select distinct execution_id, call_id
+    from event_executions
+    where type = 'reply.undelivered'
+),
+
+final as (
+    select
+        c.group_id,
+        c.execution_id,
+        c.call_id,
+        c.parent_call_id,
+        c.shared_len,
+        c.n_context::bigint as n_context,
+        c.n_output::bigint as n_output,
+        c.role,
+        case c.role
+            when 'main' then 0
+            when 'main-summary' then 1
+            when 'sub-agent' then 2
+            when 'sub-agent-summary' then 3
+            else 4
+        end as role_rank,
+        c.relation,
+        c.difference,
+        c.retry_of,
+        c.delivered and u.call_id is null as delivered,
+        c.output_logprobs is not null as has_logprobs,
+        c.finish_reason,
+        c.spans[1].version as version_first,
+        c.spans[-1].version as version_last,
+        c.engine,
+        c.temperature,
+        c.cached_tokens,
+        c.time_us,
+        c.started_us,
+        c.finished_us
+    from first_seen as c
+    left join undelivered as u on u.execution_id = c.execution_id and u.call_id = c.call_id
+)
+
+select * from final
