@@ -1,0 +1,61 @@
+"""How a step is computed: one small interface, several backends.
+
+for part in micro_steps(packed, tokens_max):
+    sums = add(sums, backend.accumulate(part))          weights constant, gradients add up
+norm = backend.step(E, rate)      1/E once, clip, AdamW
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from torch import Tensor
+
+from lake.config import Config
+from trainer.objective import Sums
+from trainer.packing import Packed
+
+
+class BackendError(RuntimeError):
+    """A step cannot be computed; the weights are those of before."""
+
+
+class Backend(Protocol):
+    """What the trainer's loop needs of a backend.  On one machine, equal calls give equal bits."""
+
+    def accumulate(self, packed: Packed, old: Tensor | None = None) -> Sums:
+        """Adds the gradient of the loss SUM of whole executions; returns the sums of its statistics."""
+
+    def step(self, executions: int, learning_rate: float) -> float:
+        """Gradients times 1/E, clipped, applied and cleared; returns their norm before clipping."""
+
+    def logprobs(self, packed: Packed) -> Tensor:
+        """(K,) log-probabilities of the targets under the current weights, without gradient."""
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Weights and optimizer as flat named tensors."""
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Takes up a state_dict(); every name and shape must agree."""
+
+    def weights_digest(self) -> str:
+        """trainer.weights.digest of the weights."""
+
+    def save(self, folder: Path, *, extra_files_from: Path | None = None) -> None:
+        """The weights as a Hugging Face folder, whole or not at all."""
+
+
+def make_backend(config: Config, source: Path) -> Backend:
+    """The backend that a configuration names, with the weights of a Hugging Face folder."""
+    from trainer.backends.torch_backend import TorchBackend
+
+    return TorchBackend(
+        source,
+        optimizer=config.optimizer,
+        objective=config.objective,
+        temperature=config.rollout.temperature,
+        threads=config.trainer.threads,
+        tokens_max=config.trainer.tokens_per_micro_step,
+    )
