@@ -25,21 +25,6 @@ from lake.config import Objective
 
 Sums = dict[str, float]
 
-SUMS = (
-    "loss",
-    "executions_up",
-    "executions_down",
-    "masked_up",
-    "masked_down",
-    "log_s_up",
-    "log_s_down",
-    "targets",
-    "targets_masked",
-    "targets_capped",
-    "gap",
-    "gap_abs",
-    "kl3",
-)
 LARGEST = ("gap_abs_max",)  # these do not add up: the larger one counts
 
 
@@ -122,26 +107,23 @@ def _statistics(
     }
 
 
-def nothing() -> Sums:
-    """The sums of no targets."""
-    return dict.fromkeys((*SUMS, *LARGEST), 0.0)
+def add_up(a: Sums, b: Sums) -> Sums:
+    """The sums of two disjoint parts of a batch; {} is the sums of nothing."""
+    total = {name: a.get(name, 0.0) + b.get(name, 0.0) for name in a | b}
+    return total | {name: max(a.get(name, 0.0), b.get(name, 0.0)) for name in LARGEST if name in total}
 
 
-def add(a: Sums, b: Sums) -> Sums:
-    """The sums of two disjoint parts of a batch."""
-    return {name: max(a[name], b[name]) if name in LARGEST else a[name] + b[name] for name in a}
+def finish(sums: Sums) -> dict[str, float]:
+    """Means from a batch's sums, over the executions and targets that were computed (advantage not 0).
 
-
-def finish(sums: Sums, executions: int) -> dict[str, float]:
-    """Means from a batch's sums: the loss over its E, the rest over what was computed (advantage not 0).
-
-    loss; clip_rate (of executions), clip_rate_up, clip_rate_down; log_s_up, log_s_down (mean log s) by the sign of
-    the advantage; masked_targets, cap_rate (of targets); gap (mean pi - mu), gap_abs, gap_abs_max; kl3.
-    A mean over nothing is left out.
+    clip_rate (of executions), clip_rate_up, clip_rate_down; log_s_up, log_s_down (mean log s) by the sign
+    of the advantage; masked_targets, cap_rate (of targets); gap (mean pi - mu), gap_abs, gap_abs_max; kl3.
+    A mean over nothing is left out.  The sum `loss` is not here: it is over E, which the batch knows.
     """
+    if not sums:
+        return {}
     up, down, targets = sums["executions_up"], sums["executions_down"], sums["targets"]
     means = {
-        "loss": (sums["loss"], executions),
         "clip_rate": (sums["masked_up"] + sums["masked_down"], up + down),
         "clip_rate_up": (sums["masked_up"], up),
         "clip_rate_down": (sums["masked_down"], down),

@@ -191,10 +191,8 @@ def _segments(segments: pa.Table, ids: pa.Array) -> _Segments:
     logprob = _numbers(segments, "logprob_start", np.int64, -1)
     if (bad := target & ~(_numbers(segments, "sampled", np.bool_) & (logprob >= 0))).any():
         _refuse("a target segment was not sampled, or has no log-probabilities", names, bad)
-    integers = (
-        _numbers(segments, name, np.int64) for name in ("path", "depth_start", "length", "tree_start")
-    )
-    s = _Segments(_places(names, ids, "weights"), *integers, logprob, target)
+    path, depth, length, tree = (_numbers(segments, name, np.int64) for name in INTEGERS)
+    s = _Segments(_places(names, ids, "weights"), path, depth, length, tree, logprob, target)
     s = s.take(s.execution >= 0)
     if (bad := (s.length <= 0) | (s.depth < 0)).any():
         _refuse("a segment has no length, or a depth below 0", ids.take(pa.array(s.execution)), bad)

@@ -1,7 +1,7 @@
 """How a step is computed: one small interface, several backends.
 
 for part in micro_steps(packed, tokens_max):
-    sums = add(sums, backend.accumulate(part))          weights constant, gradients add up
+    sums = add_up(sums, backend.accumulate(part))          weights constant, gradients add up
 norm = backend.step(E, rate)      1/E once, clip, AdamW
 """
 
@@ -13,7 +13,6 @@ from typing import Protocol
 
 from torch import Tensor
 
-from lake.config import Config
 from trainer.objective import Sums
 from trainer.packing import Packed
 
@@ -26,7 +25,7 @@ class Backend(Protocol):
     """What the trainer's loop needs of a backend.  On one machine, equal calls give equal bits."""
 
     def accumulate(self, packed: Packed, old: Tensor | None = None) -> Sums:
-        """Adds the gradient of the loss SUM of whole executions; returns the sums of its statistics."""
+        """Adds the gradient of the loss SUM of whole executions; returns its sums, {} for no rows."""
 
     def step(self, executions: int, learning_rate: float) -> float:
         """Gradients times 1/E, clipped, applied and cleared; returns their norm before clipping."""
@@ -45,17 +44,3 @@ class Backend(Protocol):
 
     def save(self, folder: Path, *, extra_files_from: Path | None = None) -> None:
         """The weights as a Hugging Face folder, whole or not at all."""
-
-
-def make_backend(config: Config, source: Path) -> Backend:
-    """The backend that a configuration names, with the weights of a Hugging Face folder."""
-    from trainer.backends.torch_backend import TorchBackend
-
-    return TorchBackend(
-        source,
-        optimizer=config.optimizer,
-        objective=config.objective,
-        temperature=config.rollout.temperature,
-        threads=config.trainer.threads,
-        tokens_max=config.trainer.tokens_per_micro_step,
-    )

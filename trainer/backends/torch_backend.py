@@ -115,15 +115,15 @@ class TorchBackend:
         current weights, which are the batch's first ones as long as the batch is one step (as here).
         """
         if not packed.rows:
-            return objectives.nothing()
+            return {}
         if packed.tokens <= self._tokens_max:
             return self._add(packed, old, None)
         log_ratio = self._log_ratio(packed, old)
-        sums = objectives.nothing()
+        sums: Sums = {}
         for a, b in self._parts(packed):
             k0, k1 = np.searchsorted(packed.target_row, (a, b)).tolist()
             part = packing.rows(packed, a, b)
-            sums = objectives.add(sums, self._add(part, None if old is None else old[k0:k1], log_ratio))
+            sums = objectives.add_up(sums, self._add(part, None if old is None else old[k0:k1], log_ratio))
         return sums
 
     def _parts(self, packed: Packed) -> list[tuple[int, int]]:
