@@ -16,12 +16,14 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 
 from lake.events import TOPICS, Event, EventError, decode
-from lake.log import Log, Partition, Record
+from lake.log import Log, LogUnavailable, Partition, Record
 from lake.store import Store, Table
 from lake.tables import DEAD_LETTERS, SCHEMAS, to_dead_letters, to_table
 
 SEEN_MAX = 1_000_000
 """Event ids remembered to drop repeats: a producer repeats itself within moments of a crash."""
+READ_WAIT_S = 30.0
+"""A log that holds more answers a read in milliseconds; a broker that changes leaders in seconds."""
 
 
 def app_id(topic: str, partition: int) -> str:
@@ -92,7 +94,7 @@ class EventTables:
         for record in fresh:
             try:
                 event = decode(record.headers, record.value)
-                if event.TOPIC != topic:
+                if topic != event.TOPIC:
                     raise EventError(f"{record.headers.event_id}: {event.TYPE} does not belong into {topic}")
             except EventError as error:
                 refused.append((record, str(error)))
@@ -134,7 +136,13 @@ def copy_all(log: Log, store: Store, *, records_max: int = 20_000) -> EventTable
     try:
         pending: list[Record] = []
         while any(reader.positions()[p] < end for p, end in ends.items()):
-            pending += reader.poll(5.0, records_max)
+            more = reader.poll(READ_WAIT_S, records_max)
+            if not more:
+                raise LogUnavailable(
+                    f"the log gave nothing in {READ_WAIT_S:g} s before its end {ends}, "
+                    f"reading from {reader.positions()}; check the broker and run again"
+                )
+            pending += more
             if len(pending) >= records_max:
                 tables.commit(pending)
                 pending = []

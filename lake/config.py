@@ -1,7 +1,7 @@
 """The configuration of a run: frozen, validated when it is made, read from TOML.
 
-    config = read("demo")                       a shipped one, or a path
-    config = override(config, ["log=kafka://127.0.0.1:9092", "rollout.mu=2"])
+config = read("demo")                       a shipped one, or a path
+config = override(config, ["log=kafka://127.0.0.1:9092", "rollout.mu=2"])
 """
 
 from __future__ import annotations
@@ -174,7 +174,9 @@ def read(name_or_path: str) -> Config:
         path = Path(__file__).parent / "configs" / f"{name_or_path}.toml"
     if not path.is_file():
         shipped = sorted(p.stem for p in (Path(__file__).parent / "configs").glob("*.toml"))
-        raise ConfigError(f"no configuration {name_or_path!r}: give a TOML file or one of {', '.join(shipped)}")
+        raise ConfigError(
+            f"no configuration {name_or_path!r}: give a TOML file or one of {', '.join(shipped)}"
+        )
     try:
         data = tomllib.loads(path.read_text())
     except tomllib.TOMLDecodeError as error:

@@ -1,14 +1,14 @@
 """Where things lie in a run's folder.
 
-    RUN/config.json      the resolved configuration
-    RUN/log.db           the SQLite log (unless the log is Kafka)
-    RUN/secret           the key that signs the tokens of executions (mode 0600)
-    RUN/lake/events/T    one Delta table a topic, and dead_letters
-    RUN/lake/sets/S/M    derived tables: model M of the set S (its parameters in sets/S/params.json)
-    RUN/weights/v000003  published weights, Hugging Face form
-    RUN/checkpoints/     weights and optimizer after a step
-    RUN/replays/NAME     replays
-    RUN/output/P.log     what the processes printed
+RUN/config.json      the resolved configuration
+RUN/log.db           the SQLite log (unless the log is Kafka)
+RUN/secret           the key that signs the tokens of executions (mode 0600)
+RUN/lake/events/T    one Delta table a topic, and dead_letters
+RUN/lake/sets/S/M    derived tables: model M of the set S (its parameters in sets/S/params.json)
+RUN/weights/v000003  published weights, Hugging Face form
+RUN/checkpoints/     weights and optimizer after a step
+RUN/replays/NAME     replays
+RUN/output/P.log     what the processes printed
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import fsspec
@@ -27,8 +27,9 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.transaction import AddAction
 
+from lake import failure
+
 ROW_GROUP_ROWS = 2000
-FailurePoint = Callable[[str], None]
 
 
 class StoreError(Exception):
@@ -39,21 +40,14 @@ class Fenced(StoreError):
     """Another writer moved the offsets: this one is a zombie and must stop."""
 
 
-def no_failure(_point: str) -> None:
-    """The failure points of production: none."""
-
-
 class Table:
     """One Delta table.  A handle is not shared between threads."""
 
-    def __init__(
-        self, uri: str, schema: pa.Schema, options: Mapping[str, str] | None, failure_point: FailurePoint
-    ) -> None:
+    def __init__(self, uri: str, schema: pa.Schema, options: Mapping[str, str] | None) -> None:
         self.uri, self.schema = uri, schema
         self._options = dict(options or {})
         self._fs, self._root = fsspec.core.url_to_fs(uri, **self._fs_options())
-        self._local = self._fs.protocol in ("file", ("file", "local"))
-        self._failure_point = failure_point
+        self.local = self._fs.protocol in ("file", ("file", "local"))
         self._delta = self._open()
 
     def _fs_options(self) -> dict[str, Any]:
@@ -71,7 +65,7 @@ class Table:
         try:
             return DeltaTable(self.uri, storage_options=self._options or None)
         except TableNotFoundError:
-            if self._local:
+            if self.local:
                 os.makedirs(self._root, exist_ok=True)
             DeltaTable.create(
                 self.uri,
@@ -117,7 +111,7 @@ class Table:
         if not adds and not offsets:
             return self.version
         properties = CommitProperties(app_transactions=[Transaction(a, v) for a, v in offsets.items()])
-        self._failure_point("before-commit")
+        failure.reach("store.before-commit")
         try:
             self._delta.create_write_transaction(
                 adds, mode="append", schema=self._delta.schema(), commit_properties=properties
@@ -126,12 +120,12 @@ class Table:
             raise Fenced(f"{self.uri}: {error}") from error
         self._delta.update_incremental()
         self._sync_commit()
-        self._failure_point("after-commit")
+        failure.reach("store.after-commit")
         return self.version
 
     def _write(self, rows: pa.Table) -> AddAction:
         """Write one Parquet file, durable before its name is known to anybody."""
-        self._failure_point("before-write")
+        failure.reach("store.before-write")
         rows = rows.select(self.schema.names).cast(self.schema)
         name = f"part-{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.parquet"
         path = f"{self._root}/{name}"
@@ -146,10 +140,10 @@ class Table:
                 write_statistics=flat,
             )
             size = sink.tell()
-            if self._local:
+            if self.local:
                 sink.flush()
                 os.fsync(sink.fileno())
-        self._failure_point("after-write")
+        failure.reach("store.after-write")
         return AddAction(
             path=name,
             size=size,
@@ -161,7 +155,7 @@ class Table:
 
     def _sync_commit(self) -> None:
         """fsync the newest commit file and the folder it lies in (local tables)."""
-        if not self._local:
+        if not self.local:
             return
         folder = os.path.join(self._root, "_delta_log")
         newest = os.path.join(folder, f"{self.version:020d}.json")
@@ -184,8 +178,12 @@ class Table:
             for hit in hits:
                 keep = pc.or_(keep, pc.fill_null(hit, fill_value=False))
             adds = adds.filter(keep)
-        prefix = self._root if self._local else self.uri.rstrip("/")
+        prefix = self._root if self.local else self.uri.rstrip("/")
         return [f"{prefix}/{name}" for name in adds["path"].to_pylist()]
+
+    def dataset(self) -> Any:
+        """The table as a pyarrow dataset: how DuckDB reads a lake on an object store."""
+        return self._delta.to_pyarrow_dataset()
 
     def read(self, groups: Sequence[str] | None = None, columns: Sequence[str] | None = None) -> pa.Table:
         """Rows (of these groups; None: all), in commit order, as this handle sees the table."""
@@ -205,7 +203,12 @@ class Table:
 
 def _statistics(rows: pa.Table) -> dict[str, Any]:
     """What Delta keeps of a file: rows, and the range of group ids, by which files are pruned."""
-    statistics: dict[str, Any] = {"numRecords": rows.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
+    statistics: dict[str, Any] = {
+        "numRecords": rows.num_rows,
+        "minValues": {},
+        "maxValues": {},
+        "nullCount": {},
+    }
     for name in ("group_id", "log_offset"):
         if name in rows.column_names:
             low_high = pc.min_max(rows[name]).as_py()
@@ -218,14 +221,12 @@ def _statistics(rows: pa.Table) -> dict[str, Any]:
 class Store:
     """The tables under one root path."""
 
-    def __init__(
-        self, root: str, options: Mapping[str, str] | None = None, failure_point: FailurePoint = no_failure
-    ) -> None:
-        self.root, self._options, self._failure_point = root.rstrip("/"), options, failure_point
+    def __init__(self, root: str, options: Mapping[str, str] | None = None) -> None:
+        self.root, self._options = root.rstrip("/"), options
 
     def table(self, name: str, schema: pa.Schema) -> Table:
         """A handle of the table `name` (such as `events/calls`), created where it does not exist."""
-        return Table(f"{self.root}/{name}", schema, self._options, self._failure_point)
+        return Table(f"{self.root}/{name}", schema, self._options)
 
     def existing(self, name: str) -> Table | None:
         """A handle of a table that exists, with its own schema; None where there is none."""
@@ -234,7 +235,18 @@ class Store:
         except TableNotFoundError:
             return None
         schema = pa.schema(delta.schema().to_arrow())
-        return Table(f"{self.root}/{name}", schema, self._options, self._failure_point)
+        return Table(f"{self.root}/{name}", schema, self._options)
+
+    def read_file(self, name: str) -> bytes | None:
+        """The bytes of a small file beside the tables; None where there is none."""
+        fs, path = fsspec.core.url_to_fs(f"{self.root}/{name}")
+        return bytes(fs.cat_file(path)) if fs.exists(path) else None
+
+    def write_file(self, name: str, data: bytes) -> None:
+        """Write a small file beside the tables."""
+        fs, path = fsspec.core.url_to_fs(f"{self.root}/{name}")
+        fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
+        fs.pipe_file(path, data)
 
     def names(self, folder: str) -> list[str]:
         """The names of the tables under a folder (such as `events`, or `sets/default`)."""

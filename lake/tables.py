@@ -67,7 +67,7 @@ def _arrow_type(name: str, hint: Any) -> pa.DataType:
 def _render(topic: str) -> pa.Schema:
     fields: dict[str, pa.Field] = {f.name: f for f in HEAD}
     for event in CATALOGUE.values():
-        if event.TOPIC != topic:
+        if topic != event.TOPIC:
             continue
         hints = typing.get_type_hints(event)
         for f in msgspec.structs.fields(event):
@@ -89,7 +89,7 @@ def _lists(parts: Sequence[bytes | None], kind: pa.DataType) -> pa.Array:
     offsets = np.zeros(len(parts) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
     values = pa.array(np.frombuffer(b"".join(p for p in parts if p), item))
-    mask = pa.array([p is None for p in parts])
+    mask = pa.array([p is None for p in parts], pa.bool_())
     return pa.ListArray.from_arrays(pa.array(offsets), values, type=kind, mask=mask)
 
 

@@ -1,0 +1,408 @@
+"""Headrace: an event-sourced trajectory data platform with a trainer.
+
+    import headrace
+    run = headrace.open("runs/demo")            the run's lake: SQL, Arrow, Polars
+    run.sql("select * from score_by_step")
+
+The command line is `headrace`; see `headrace --help`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+import msgspec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from lake.query import Lake
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "main", "open"]
+
+PACKAGES = ("ingest", "lake", "schedulers", "trainer")
+DIFFERS, MISUSED = 1, 2
+RUNS = Path("runs")
+
+
+def _ours() -> None:
+    """Refuse to go on where a plain word of ours is somebody else's module.
+
+    The import names are plain words, and a `trainer.py` in the working folder would be found first.
+    """
+    here = Path(__file__).resolve().parent
+    for name in PACKAGES:
+        spec = importlib.util.find_spec(name)
+        origin = Path(spec.origin).resolve() if spec and spec.origin else None
+        if origin is None or origin.parent.parent != here:
+            raise ImportError(
+                f"headrace needs its own package {name!r} beside {here / 'headrace.py'}, but finds "
+                f"{origin or 'none'}; rename that file or run from another folder"
+            )
+
+
+_ours()
+
+
+def open(path: str | Path, set_name: str = "default") -> Lake:  # noqa: A001  headrace.open reads well
+    """The lake of a run (or a lake's own folder): `.sql`, `.arrow`, `.polars`, `.audit`.
+
+    Raises lake.layout.NotARun where there is neither.
+    """
+    from lake.query import open_lake
+
+    return open_lake(path, set_name)
+
+
+# ------------------------------------------------------------------------------- command line
+def _console() -> Console:
+    """Everything but results goes to standard error, so that `--json` leaves standard output clean."""
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+def _json(document: Any) -> None:
+    click.echo(msgspec.json.encode(document, enc_hook=str).decode())
+
+
+def _table(rows: Sequence[dict[str, Any]], title: str = "") -> None:
+    """Rows as a table on standard output."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title or None, title_justify="left")
+    for name, value in (rows[0] if rows else {}).items():
+        table.add_column(name, justify="right" if isinstance(value, int | float) else "left")
+    for row in rows:
+        table.add_row(
+            *(f"{v:.6g}" if isinstance(v, float) else "" if v is None else str(v) for v in row.values())
+        )
+    Console().print(table if rows else f"{title}: no rows")
+
+
+def _progress() -> Progress:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=_console(),
+    )
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+run_argument = click.argument("run", type=click.Path(path_type=Path))
+set_option = click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Change a setting.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__)
+def cli() -> None:
+    """Rollouts of agent harnesses in one durable log; tables, SQL and training derived from it.
+
+    \b
+    headrace run demo                     train the built-in task; a few minutes on two cores
+    headrace sql runs/demo "from staleness_identity"
+    headrace replay runs/demo --check     every step again, bit for bit, from the log alone
+    headrace replay runs/demo --set j_max=1
+    headrace report runs/demo
+
+    Exit status: 0 it holds; 1 a check found a difference, or something failed; 2 wrong use or input.
+    """
+
+
+def _fresh(name: str) -> Path:
+    """runs/NAME, or the next free runs/NAME-2, ... where a finished run lies there already."""
+    from schedulers.control import finished
+
+    path, number = RUNS / name, 1
+    while finished(path):
+        number += 1
+        path = RUNS / f"{name}-{number}"
+    return path
+
+
+@cli.command("run")
+@click.argument("config")
+@click.option("--run", "path", type=click.Path(path_type=Path), help="The run's folder (default: runs/NAME).")
+@set_option
+@json_option
+def run_command(config: str, path: Path | None, settings: tuple[str, ...], as_json: bool) -> None:
+    """Start a run, or go on with one.
+
+    CONFIG is a TOML file, the name of a shipped one (`demo`), or the folder of a run that was
+    stopped or killed: it goes on from its log, nothing lost and nothing twice.  Ctrl-C stops cleanly.
+
+    \b
+    headrace run demo
+    headrace run demo --set steps=12 --set log=kafka://127.0.0.1:9092 --run runs/on-kafka
+    headrace run runs/demo
+    """
+    from lake import config as configs
+    from lake.layout import Run
+    from schedulers.control import drive
+    from schedulers.live import Display
+
+    if path is None and Run(Path(config)).config_file.is_file():
+        path = Path(config)
+    if path is not None and Run(path).config_file.is_file():
+        if settings:
+            raise click.UsageError(f"{path} has its settings already; --set is for a new run")
+        wanted = Run(path).config()
+    else:
+        wanted = configs.override(configs.read(config), settings)
+        path = path or _fresh(wanted.name)
+    began = time.monotonic()
+    with Display(_console()) as display:
+        display.say(f"run {path}: {wanted.steps} steps; `headrace run {path}` goes on with it after a stop")
+        state = drive(path, wanted, display.say, display.show)
+    summary = _summary(path, state.steps, time.monotonic() - began)
+    if as_json:
+        _json(summary)
+        return
+    _table([summary])
+    click.echo(
+        f"Next:  headrace report {path}\n"
+        f'       headrace sql {path} "from staleness_identity"\n'
+        f"       headrace replay {path} --check\n"
+        f"       headrace replay {path} --set j_max=1"
+    )
+
+
+def _summary(path: Path, steps: Sequence[Any], seconds: float) -> dict[str, Any]:
+    """What `run --json` says; `seconds` of this call."""
+    from schedulers.live import mean
+
+    scores = [s.score for s in steps if s.score is not None]
+    return {
+        "steps": len(steps),
+        "seconds": round(seconds, 1),
+        "score_first5": mean(scores[:5]),
+        "score_last5": mean(scores[-5:]),
+        "tokens": sum(s.tokens for s in steps),
+        "run": str(path),
+    }
+
+
+@cli.command("sql")
+@run_argument
+@click.argument("query")
+@click.option("--set", "set_name", default="default", help="The derived set to read (default: default).")
+@json_option
+def sql_command(run: Path, query: str, set_name: str, as_json: bool) -> None:
+    """One read-only query over every table and model of a run or a lake, in DuckDB's SQL.
+
+    \b
+    headrace sql runs/demo "from progress"
+    headrace sql runs/demo "select role, count(*) calls from calls group by role" --json
+    headrace sql runs/demo "show tables"
+    """
+    lake = open(run, set_name)
+    rows = (
+        [{"name": n} for n in lake.names()] if query.strip().lower() in ("show tables", ".tables") else None
+    )
+    if rows is None:
+        rows = lake.rows(query)
+    if as_json:
+        _json(rows)
+    else:
+        _table(rows)
+
+
+@cli.command("audit")
+@run_argument
+@click.option("--set", "set_name", default="default", help="The derived set to audit (default: default).")
+@json_option
+def audit_command(run: Path, set_name: str, as_json: bool) -> None:
+    """Check what must always hold: each sampled token trained at most once, and so on.
+
+    Prints the violating rows with their ids.  Exit status 1 where there are any.
+    """
+    found: dict[str, pa.Table] = open(run, set_name).audit()
+    violations = {name: table.num_rows for name, table in found.items()}
+    if as_json:
+        _json({"violations": violations})
+    else:
+        _table([{"audit": name, "violations": n} for name, n in violations.items()])
+        for name, table in found.items():
+            if table.num_rows:
+                _table(table.slice(0, 20).to_pylist(), title=name)
+    if any(violations.values()):
+        sys.exit(DIFFERS)
+
+
+@cli.command("replay")
+@run_argument
+@click.option("--steps", metavar="A..B", help="Only these steps (both included; 12.. is allowed).")
+@click.option("--check", is_flag=True, help="Compare the weights of every step, bit for bit.")
+@click.option("--name", help="The replay's name (default: from the settings).")
+@set_option
+@json_option
+def replay_command(  # noqa: PLR0917  click gives them by name
+    run: Path, steps: str | None, check: bool, name: str | None, settings: tuple[str, ...], as_json: bool
+) -> None:
+    """Train again from the log.
+
+    With --check everything is derived again from the log alone, in a fresh folder, and each step's
+    weights must come out bit for bit.  With --set the same groups are trained under other rules: the
+    derived set and the steps are kept beside those of the run, and `headrace report` compares them.
+
+    \b
+    headrace replay runs/demo --check
+    headrace replay runs/demo --steps 0..11 --set j_max=1
+    """
+    if check and settings:
+        raise click.UsageError("--check is for the run's own rules; leave --set out, or leave --check out")
+    with _progress() as progress:
+        task = progress.add_task("replay", total=None)
+        result = replay(
+            run,
+            steps=steps,
+            settings=settings,
+            name=name,
+            say=progress.console.print,
+            watch=lambda done, of: progress.update(task, completed=done, total=of),
+        )
+    rows = result["steps"]
+    differing = [s["step"] for s in rows if not (s["equal"] and s["data_equal"])]
+    document = {"steps": len(rows), "equal": len(rows) - len(differing), "differing": differing}
+    if settings:
+        document |= {"name": result["name"], "folder": result["folder"]}
+    if as_json:
+        _json(document)
+    elif settings:
+        _table(_side_by_side(rows), title=f"{result['name']} beside the run")
+    else:
+        click.echo(
+            f"{document['equal']} of {document['steps']} steps equal; differing: {differing or 'none'}"
+        )
+    if differing and not settings:
+        sys.exit(DIFFERS)
+
+
+def replay(
+    path: Path,
+    *,
+    steps: str | None = None,
+    settings: Sequence[str] = (),
+    name: str | None = None,
+    say: Callable[[str], None] = lambda _sentence: None,
+    watch: Callable[[int, int], None] = lambda _done, _of: None,
+) -> dict[str, Any]:
+    """Train a run's steps again; {"name", "folder", "settings", "steps": [ReplayedStep as dict]}.
+
+    Without settings everything comes from the log alone, in a fresh folder; with settings the run's
+    own lake gets another derived set.  Raises ReplayError, ConfigError, NotARun.
+    """
+    from ingest.rederive import current_lake, derive_set, fresh_lake, set_name_of
+    from lake import config as configs
+    from lake.layout import Run
+    from lake.log import open_log
+    from schedulers.prepare import first_policy
+    from trainer import replay as replays
+    from trainer.ledger import Follower
+
+    run = Run(path)
+    before = run.config()
+    config = configs.override(before, settings)
+    log = open_log(run.log_url(before))
+    ledger = Follower(log).catch_up()
+    wanted = replays.wanted_steps(steps, ledger)
+    name = name or (",".join(settings) if settings else "check")
+    folder = run.replays / name
+    set_name = set_name_of(config.admission, before.admission)
+    store = current_lake(log, run, say) if settings else fresh_lake(log, folder / "lake", say)
+    derive_set(store, config.admission, set_name, ledger.groups(wanted.stop), say)
+    weights = run.weights(0)
+    if not weights.exists():
+        weights = first_policy(run, before, say, folder / "weights" / "v000000")
+    plan = replays.Plan(name, config, store, set_name, weights, run.checkpoints, wanted, bool(settings))
+    return replays.keep(folder, plan, settings, replays.replay(plan, ledger, watch))
+
+
+@cli.command("report")
+@run_argument
+@json_option
+def report_command(run: Path, as_json: bool) -> None:
+    """What a run did: scores, staleness beside its identity, steps, and each replay beside the run.
+
+    \b
+    headrace report runs/demo
+    headrace report runs/demo --json
+    """
+    from trainer.replay import kept
+
+    lake = open(run)
+    progress = lake.rows("from progress order by step")
+    identity = lake.rows("from staleness_identity")
+    replays = kept(Path(run) / "replays")
+    if as_json:
+        beside = {r["name"]: _side_by_side(r["steps"]) for r in replays}
+        _json({"run": str(run), "progress": progress, "staleness": identity, "replays": beside})
+        return
+    _table(progress, title=f"{run}: steps")
+    _table(identity, title="staleness, measured and by the identity of a finite run")
+    _table(lake.rows("from tokens_by_role"), title="tokens by role")
+    for r in replays:
+        _table(_side_by_side(r["steps"]), title=f"replay {r['name']} (set {r['set']!r}) beside the run")
+
+
+COMPARED = ("loss", "gradient_norm", "executions", "targets", "tokens")
+
+
+def _side_by_side(steps: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row a step: each number of the run, then of the replay."""
+    return [
+        {"step": s["step"], "same weights": s["equal"]}
+        | {f"{name} {side}": s[side][name] for name in COMPARED for side in ("run", "replay")}
+        for s in steps
+    ]
+
+
+def _explain(error: BaseException) -> int:
+    """Say an error in one sentence on standard error; the exit status it stands for.
+
+    2 for wrong use or input (every such error of ours is a ValueError), 1 for what failed.
+    """
+    if isinstance(error, click.exceptions.Exit):
+        return error.exit_code
+    if isinstance(error, click.ClickException):
+        error.show()
+        return MISUSED
+    if isinstance(error, KeyboardInterrupt | click.Abort):
+        click.echo("stopped; the same command goes on from here", err=True)
+        return DIFFERS
+    click.echo(f"{type(error).__name__}: {error}", err=True)
+    if isinstance(error, ValueError):
+        return MISUSED
+    if not isinstance(error, RuntimeError):
+        traceback.print_exception(error)
+    return DIFFERS
+
+
+def main() -> NoReturn:
+    """The command line: `headrace`."""
+    try:
+        code = cli.main(prog_name="headrace", standalone_mode=False)
+    except BaseException as error:
+        if isinstance(error, SystemExit):
+            raise
+        sys.exit(_explain(error))
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+if __name__ == "__main__":
+    main()

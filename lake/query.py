@@ -1,0 +1,166 @@
+"""Reading a run or a lake: every table and every model in one read-only DuckDB.
+
+    lake = open_lake("runs/demo")
+    lake.sql("select * from staleness_identity").to_arrow_table()
+    lake.arrow("weights"), lake.polars("event_calls")
+
+Names: the event tables (`event_calls`, ..., `dead_letters`) and every model under `sql/`.  Models that
+a derived set keeps (`weights`, `segments`, ...) are read as they were written; others are computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import msgspec
+import polars as pl
+import pyarrow as pa
+
+from lake.layout import NotARun, Run
+from lake.models import EVENT_TABLES, Models, Params
+from lake.store import Store, Table
+
+MEMORY_LIMIT = "4GB"
+
+
+class QueryError(ValueError):
+    """A query that is not allowed or does not run: why, and what to do."""
+
+
+def params_path(set_name: str) -> str:
+    """Where a set's parameters lie, below the lake's root."""
+    return f"sets/{set_name}/params.json"
+
+
+class Lake:
+    """One connection on a lake.  Use one a thread.
+
+    Read-only: one SELECT (or EXPLAIN, DESCRIBE, SUMMARIZE) a call; no file outside the lake, no network,
+    no extension, no setting.
+    """
+
+    def __init__(self, root: str, params: Params) -> None:
+        self.root, self.params = root, params
+        self.models = Models.load()
+        self._store = Store(root)
+        self.con = duckdb.connect()
+        self.con.execute(f"set memory_limit = '{MEMORY_LIMIT}'")
+        for name, schema in EVENT_TABLES.items():
+            table = self._store.existing(f"events/{name.removeprefix('event_')}")
+            self._show(name, schema, table)
+        self.given = self._show_set()
+        self.models.define(self.con, params, given=self.given)
+        self._lock()
+
+    def _show(self, name: str, schema: pa.Schema, table: Table | None) -> None:
+        files = table.files() if table is not None else []
+        if not files:
+            self.con.register(name, schema.empty_table())
+        elif table is not None and table.local:
+            names = ", ".join("'" + f.replace("'", "''") + "'" for f in files)
+            self.con.execute(
+                f"create temp view {name} as select * from read_parquet([{names}], union_by_name = true)"
+            )
+        else:
+            self.con.register(name, table.dataset() if table is not None else schema.empty_table())
+
+    def _show_set(self) -> list[str]:
+        given = []
+        for name in self._store.names(f"sets/{self.params.set_name}"):
+            table = self._store.existing(f"sets/{self.params.set_name}/{name}")
+            if table is not None and table.files():
+                self._show(name, table.schema, table)
+                given.append(name)
+        return given
+
+    def _lock(self) -> None:
+        """From here on the connection reads nothing but the lake's own files."""
+        if "://" not in self.root:
+            directory = str(Path(self.root).absolute()).replace("'", "''")
+            self.con.execute(f"set allowed_directories = ['{directory}/', '{self.root}/']")
+        self.con.execute("set enable_external_access = false")
+        self.con.execute("set lock_configuration = true")
+
+    def names(self) -> list[str]:
+        """Everything that can stand after FROM."""
+        return sorted([*EVENT_TABLES, *self.models.by_name])
+
+    def sql(self, query: str) -> duckdb.DuckDBPyRelation:
+        """The relation of a query: `.to_arrow_table()`, `.pl()`, `.fetchall()`, printing it shows it.
+
+        Raises QueryError for a statement that is not a read, and for one that DuckDB refuses.
+        """
+        try:
+            statements = duckdb.extract_statements(query)
+        except duckdb.Error as error:
+            raise QueryError(str(error)) from error
+        kinds = [s.type for s in statements]
+        readable = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
+        if len(kinds) != 1 or kinds[0] not in readable:
+            what = ", ".join(k.name for k in kinds) or "nothing"
+            raise QueryError(f"one SELECT is allowed, this is {what}; the lake is read-only")
+        try:
+            return self.con.sql(query)
+        except duckdb.Error as error:
+            raise QueryError(f"{error}") from error
+
+    def arrow(self, name: str) -> pa.Table:
+        """A table or model by name, as Arrow."""
+        return self._whole(name).to_arrow_table()
+
+    def polars(self, name: str) -> pl.DataFrame:
+        """A table or model by name, as Polars."""
+        frame = pl.from_arrow(self.arrow(name))
+        if not isinstance(frame, pl.DataFrame):
+            raise QueryError(f"{name} has no columns")
+        return frame
+
+    def rows(self, query: str) -> list[dict[str, Any]]:
+        """The rows of a query as dictionaries."""
+        found: list[dict[str, Any]] = self.sql(query).to_arrow_table().to_pylist()
+        return found
+
+    def _whole(self, name: str) -> duckdb.DuckDBPyRelation:
+        if name not in self.names():
+            raise QueryError(f"no table or model {name!r}; there are {', '.join(self.names())}")
+        return self.sql(f"select * from {name}")
+
+    def audit(self) -> dict[str, pa.Table]:
+        """The violating rows of every audit; empty tables where all holds."""
+        return self.models.audit(self.con, self.params, given=self.given)
+
+    def sets(self) -> list[str]:
+        """The derived sets of this lake."""
+        folder = Path(self.root) / "sets"
+        return sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
+
+    def close(self) -> None:
+        self.con.close()
+
+
+def read_params(root: str, set_name: str, otherwise: Params) -> Params:
+    """The parameters that a set was made with."""
+    path = Path(root) / params_path(set_name)
+    return msgspec.json.decode(path.read_bytes(), type=Params) if path.is_file() else otherwise
+
+
+def open_lake(path: str | Path, set_name: str = "default") -> Lake:
+    """The lake of a run's folder, or a lake's own folder.  Raises NotARun where there is neither."""
+    run = Run(Path(path))
+    if run.config_file.is_file():
+        admission = run.config().admission
+        params = Params(
+            set_name=set_name, j_max=admission.j_max, seed=admission.seed, advantage=admission.advantage
+        )
+        return Lake(run.lake, read_params(run.lake, set_name, params))
+    if (run.path / "events").is_dir():
+        return Lake(str(path), read_params(str(path), set_name, Params(set_name=set_name)))
+    raise NotARun(f"{path} is neither a run nor a lake; `headrace run demo` makes a run")
+
+
+def as_json(rows: Sequence[dict[str, Any]]) -> bytes:
+    """Rows as one JSON document."""
+    return msgspec.json.encode(rows, enc_hook=str)

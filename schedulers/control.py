@@ -1,0 +1,256 @@
+"""The controller of a run: folds the log, dispatches at boundaries, watches the processes.
+
+    engine -> proxy -> worker -> runner -> trainer        (started in this order, stopped backwards)
+
+The controller keeps no state of its own: killed and started again it folds the same log and takes
+the same next decision.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from lake.config import Config
+from lake.events import CellEvent, Event, EventError, GroupDispatched, ScheduleDecided, decode
+from lake.layout import Run
+from lake.log import Log, now_us, open_log
+from schedulers import prepare
+from schedulers.policies import boundary
+from schedulers.processes import Process, ProcessDied, Processes, free_port
+from schedulers.state import TOPICS, State
+
+POLL_S = 0.1
+
+
+class RunBusy(RuntimeError):
+    """Another `headrace run` works in this folder."""
+
+
+@contextmanager
+def only_one(run: Run) -> Iterator[None]:
+    """Hold the run's folder.  Raises RunBusy where somebody else does."""
+    with (run.path / "lock").open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise RunBusy(
+                f"{run.path} is in use by another `headrace run`; wait for it or stop it"
+            ) from error
+        yield
+
+
+class Fold:
+    """Follows the light topics of a log and folds them into a State."""
+
+    def __init__(self, log: Log) -> None:
+        self.state = State()
+        self._ends = {(t, p): end for t in TOPICS for p, end in log.end_offsets(t).items()}
+        self._reader = log.reader(dict.fromkeys(self._ends, 0))
+
+    def follow(self, wait_s: float) -> bool:
+        """Take in what is new, waiting for at most `wait_s`; whether there was anything."""
+        records = self._reader.poll(wait_s)
+        for record in records:
+            try:
+                event = decode(record.headers, record.value)
+            except EventError:
+                continue  # the worker keeps it in dead_letters
+            self.state.apply(event)
+        return bool(records)
+
+    def catch_up(self) -> None:
+        """Fold everything that was in the log when it was opened."""
+        while any(self._reader.positions()[p] < end for p, end in self._ends.items()):
+            self.follow(5.0)
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+class Controller:
+    """One run from start (or from where it stands) to its last step."""
+
+    def __init__(self, run: Run, config: Config, say: Callable[[str], None]) -> None:
+        self._run, self._config, self._say = run, config, say
+        self._log = open_log(run.log_url(config))
+        prepare.announce(self._log, run, config)
+        self._tasks = prepare.tasks(run, config)
+        self.fold = Fold(self._log)
+        self.fold.catch_up()
+        self._processes = Processes()
+        self._session = f"{now_us():x}"
+        self._trainer: Process | None = None
+
+    @property
+    def state(self) -> State:
+        return self.fold.state
+
+    def _process(self, name: str, *arguments: str, health: str | None = None) -> Process:
+        process = self._processes.start(Process(name, arguments, self._run.output(name), health))
+        self._cell(name, "started", json.dumps({"pid": process.pid}))
+        return process
+
+    def _cell(self, name: str, change: str, detail: str = "") -> None:
+        self._log.append(
+            [CellEvent(time_us=now_us(), cell=name, session=self._session, change=change, detail=detail)]
+        )
+
+    def start(self) -> None:
+        """Start what is needed to go on.  Raises ProcessDied."""
+        prepare.first_policy(self._run, self._config, self._say)
+        version = max(0, self.state.published_version)
+        engine, e = f"http://127.0.0.1:{(port := free_port())}", self._config.engine
+        first = self._process(
+            "engine",
+            "ingest.engines.embedded",
+            *("--model", str(self._run.weights(version)), "--weight-version", str(version)),
+            *("--port", str(port), "--concurrent-calls", str(e.concurrent_calls)),
+            *("--context-tokens", str(e.context_tokens), "--threads", str(e.threads)),
+            *("--seed", str(self._config.seed)),
+            health=f"{engine}/health",
+        )
+        folder = ("--run", str(self._run.path))
+        proxy = f"http://127.0.0.1:{(port := free_port())}"
+        worker = self._process("worker", "ingest.worker", *folder)
+        first.wait_ready()
+        second = self._process(
+            "proxy",
+            "ingest.proxy",
+            *folder,
+            "--engine",
+            engine,
+            "--port",
+            str(port),
+            health=f"{proxy}/health",
+        )
+        second.wait_ready()
+        if worker.code() is not None:
+            raise worker.died()
+        self._process("runner", "ingest.runner", *folder, "--proxy", proxy)
+        self._trainer = self._process("trainer", "trainer", *folder, "--engine", engine)
+        addresses = {"engine": engine, "proxy": proxy}
+        pids = self._processes.pids()
+        (self._run.path / "processes.json").write_text(json.dumps({"pids": pids, "addresses": addresses}))
+
+    def dispatch(self) -> None:
+        """Hand out what the policy says, once."""
+        decision = boundary.decide(self.state, self._config)
+        if decision is None:
+            return
+        numbers = {
+            "waterlevel": self.state.waterlevel,
+            "groups_ready": self.state.groups_ready,
+            "groups_consumed": len(self.state.consumed),
+            "first": decision.first,
+            "count": decision.count,
+            "policy_version": decision.policy_version,
+        }
+        events: list[Event] = [
+            GroupDispatched(
+                time_us=now_us(),
+                group_id=f"g-{number:06d}",
+                task=self._tasks[number],
+                size=self._config.rollout.group_size,
+                policy_version=decision.policy_version,
+                boundary=decision.boundary,
+            )
+            for number in range(decision.first, decision.first + decision.count)
+        ]
+        self._log.append(events)
+        self._log.append(
+            [
+                ScheduleDecided(
+                    time_us=now_us(),
+                    decision="boundary-dispatch",
+                    number=decision.boundary,
+                    numbers=json.dumps(numbers),
+                )
+            ]
+        )
+        for event in events:
+            self.state.apply(event)
+
+    def step(self) -> bool:
+        """Follow the log, decide, look after the processes once; False when the run is done.
+
+        Raises ProcessDied where one of them ended that must not.
+        """
+        while self.fold.follow(POLL_S):
+            self.dispatch()
+        self.dispatch()
+        dead = self._processes.dead(but=self._trainer)
+        if dead is not None:
+            raise dead.died()
+        code = self._trainer.code() if self._trainer is not None else None
+        if code is None:
+            return True
+        if code != 0 and self._trainer is not None:
+            raise self._trainer.died()
+        return False
+
+    def stop(self) -> None:
+        """Stop cleanly: writers first, the worker reads the log to its end."""
+        self._processes.stop()
+        while self.fold.follow(POLL_S):
+            pass
+
+    def fail(self, death: ProcessDied) -> None:
+        """One process is gone: stop the others, keep what the log acknowledged."""
+        self._processes.kill()
+        self._cell(str(death).split(" ", 1)[0], "died", str(death))
+
+    def close(self) -> None:
+        """Let go of the log; whatever still runs (after an error of our own) is killed."""
+        self._processes.kill()
+        self.fold.close()
+        self._log.close()
+
+
+def drive(
+    path: Path, config: Config, say: Callable[[str], None], watch: Callable[[State, Config], None]
+) -> State:
+    """Run or go on with the run at `path` to its end; `watch` is called about ten times a second.
+
+    Raises ProcessDied, RunBusy, ConfigError; KeyboardInterrupt stops cleanly and is raised on.
+    """
+    run = Run(path)
+    config = prepare.open_folder(run, config)
+    with only_one(run):
+        controller = Controller(run, config, say)
+        try:
+            if len(controller.state.steps) < config.steps:
+                controller.start()
+                while controller.step():
+                    watch(controller.state, config)
+                controller.stop()
+            watch(controller.state, config)
+        except KeyboardInterrupt:
+            say("stopping: the worker reads the log to its end")
+            controller.stop()
+            raise
+        except ProcessDied as death:
+            controller.fail(death)
+            raise
+        finally:
+            controller.close()
+        return controller.state
+
+
+def finished(path: Path) -> bool:
+    """Whether a run lies at `path` and has committed all its steps."""
+    run = Run(path)
+    if not run.config_file.is_file():
+        return False
+    config = run.config()
+    log = open_log(run.log_url(config))
+    fold = Fold(log)
+    try:
+        fold.catch_up()
+        return len(fold.state.steps) >= config.steps
+    finally:
+        fold.close()
+        log.close()
