@@ -1,0 +1,160 @@
+"""Event tables without a log: events get offsets in the order they are recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import duckdb
+import pyarrow as pa
+
+from lake import events as ev
+from lake.log import Record
+from lake.models import Models, Params, register
+from lake.tables import to_table
+
+MODELS = Models.load()
+
+
+class Recorder:
+    """Records events; one partition a topic, one microsecond an event."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, list[tuple[Record, ev.Event]]] = {topic: [] for topic in ev.TOPICS}
+        self.clock = 0
+
+    def add(self, event: ev.Event) -> int:
+        """Record an event as it is, checked; its offset.  The same event again is a duplicate."""
+        headers, _ = ev.encode(event)
+        rows = self.rows[event.TOPIC]
+        offset = len(rows)
+        rows.append((Record(event.TOPIC, 0, offset, event.key, headers, b"", event.time_us), event))
+        return offset
+
+    def tick(self) -> int:
+        self.clock += 1
+        return self.clock
+
+    def tables(self) -> dict[str, pa.Table]:
+        return {f"event_{topic}": to_table(topic, rows) for topic, rows in self.rows.items()}
+
+    # ---------------------------------------------------------------- one line a fact in the tests
+    def dispatched(self, group: str, size: int, version: int = 0, boundary: int = 0) -> None:
+        self.add(
+            ev.GroupDispatched(
+                time_us=self.tick(),
+                group_id=group,
+                task="{}",
+                size=size,
+                policy_version=version,
+                boundary=boundary,
+            )
+        )
+
+    def launched(self, group: str, execution: str, index: int, attempt: int = 0) -> None:
+        self.add(
+            ev.ExecutionLaunched(
+                time_us=self.tick(), group_id=group, execution_id=execution, index=index, attempt=attempt
+            )
+        )
+
+    def finished(self, group: str, execution: str, calls: int, status: str = "completed") -> None:
+        self.add(
+            ev.ExecutionFinished(
+                time_us=self.tick(), group_id=group, execution_id=execution, status=status, calls=calls
+            )
+        )
+
+    def undelivered(self, group: str, execution: str, call_id: int) -> None:
+        self.add(
+            ev.ReplyUndelivered(time_us=self.tick(), group_id=group, execution_id=execution, call_id=call_id)
+        )
+
+    def scored(self, group: str, execution: str, value: float | None, **more: object) -> int:
+        assessment = "missing" if value is None else "scored"
+        fields = {"assessment": assessment, "evaluator": "task", **more}
+        return self.add(
+            ev.ExecutionScored(
+                time_us=self.tick(), group_id=group, execution_id=execution, value=value, **fields
+            )
+        )
+
+    def ready(self, group: str, scores_end: int, set_name: str = "main") -> None:
+        self.add(
+            ev.GroupReady(
+                time_us=self.tick(),
+                group_id=group,
+                set_name=set_name,
+                scores_end=scores_end,
+                tokens=0,
+                targets=0,
+                executions_valid=0,
+                digest="",
+            )
+        )
+
+    def consumed(self, group: str, step: int, version: int) -> None:
+        self.add(ev.GroupConsumed(time_us=self.tick(), group_id=group, step=step, policy_version=version))
+
+    def called(
+        self,
+        group: str,
+        execution: str,
+        call_id: int,
+        *,
+        at: tuple[int, int] | None = None,
+        n_context: int = 2,
+        n_output: int = 3,
+        role: str = "main",
+        logprobs: bool = True,
+        **more: object,
+    ) -> None:
+        """A call whose tokens are its own numbers; `at` = (parent call, shared length)."""
+        own = 1000 * call_id
+        context = range(own, own + n_context)
+        output = range(own + 500, own + 500 + n_output)
+        parent, shared = at if at else (None, 0)
+        fields = {"relation": "extends" if at else "restarts", **more}
+        self.add(
+            ev.ModelCalled(
+                time_us=self.tick(),
+                group_id=group,
+                execution_id=execution,
+                call_id=call_id,
+                role=role,
+                parent_call_id=parent,
+                shared_len=shared,
+                context_ids=ev.ids_to_bytes(context),
+                output_ids=ev.ids_to_bytes(output),
+                output_logprobs=ev.logprobs_to_bytes([-(t % 97) / 8 for t in output]) if logprobs else None,
+                **fields,
+            )
+        )
+
+    def whole(self, group: str, values: Sequence[float | None], calls: int = 1) -> None:
+        """A dispatched group of executions `group/0`, ... with `calls` single-root calls each, assessed."""
+        self.dispatched(group, len(values))
+        for index, value in enumerate(values):
+            name = f"{group}/{index}"
+            self.launched(group, name, index)
+            for call_id in range(calls):
+                self.called(group, name, call_id)
+            self.finished(group, name, calls)
+            self.scored(group, name, value)
+
+
+def connect(tables: dict[str, pa.Table], threads: int = 1) -> duckdb.DuckDBPyConnection:
+    con = duckdb.connect(config={"threads": threads})
+    register(con, tables)
+    return con
+
+
+def derive(
+    source: Recorder | dict[str, pa.Table], *outputs: str, threads: int = 1, **params: object
+) -> dict[str, pa.Table]:
+    tables = source.tables() if isinstance(source, Recorder) else source
+    with connect(tables, threads) as con:
+        return MODELS.derive(con, outputs, Params(**params))
+
+
+def rows(source: Recorder | dict[str, pa.Table], output: str, **params: object) -> list[dict]:
+    return derive(source, output, **params)[output].to_pylist()
