@@ -1,0 +1,127 @@
+"""One execution from its harness's start to its events: run, close, assess."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Sequence
+
+import aiohttp
+import msgspec
+
+from ingest.harnesses import Assignment, Execution, Harness, ProxyLost
+from ingest.identity import sign
+from ingest.launching import Launch
+from lake.config import Rollout
+from lake.events import Event, ExecutionFinished, ExecutionScored
+from lake.log import now_us
+
+logger = logging.getLogger("headrace.runner")
+
+CLOSE_WAIT_S = 60.0  # the proxy answers once the execution's calls are acknowledged by the log
+DETAIL_CHARACTERS_MAX = 2000
+ASSESSMENT_CHARACTERS_MAX = 1 << 16
+
+
+class Closed(msgspec.Struct, frozen=True):
+    """The proxy's answer to `close`: the calls it captured."""
+
+    calls: int
+
+
+def describe(error: BaseException) -> str:
+    """An error in a line, for the `detail` of an event."""
+    return f"{type(error).__name__}: {error}"[:DETAIL_CHARACTERS_MAX]
+
+
+class Executor:
+    """Carries out launches with one harness against one proxy."""
+
+    def __init__(
+        self, *, harness: Harness, http: aiohttp.ClientSession, proxy: str, secret: bytes, rollout: Rollout
+    ) -> None:
+        self._harness, self._http, self._proxy = harness, http, proxy.rstrip("/")
+        self._secret, self._rollout = secret, rollout
+
+    async def execute(self, launch: Launch) -> Sequence[Event]:
+        """The events of an execution that the harness ended.  Raises ProxyLost."""
+        base_url = f"{self._proxy}/x/{launch.execution_id}"
+        api_key = sign(self._secret, launch.group_id, launch.execution_id)
+        execution: Execution | None = None
+        try:
+            execution = self._harness.prepare(
+                Assignment(
+                    group_id=launch.group_id,
+                    execution_id=launch.execution_id,
+                    index=launch.index,
+                    attempt=launch.attempt,
+                    task=launch.task,
+                    base_url=base_url,
+                    api_key=api_key,
+                )
+            )
+            status, detail = await self._run(execution)
+        except ProxyLost:
+            raise
+        except Exception as error:
+            status, detail = "crashed", describe(error)
+            logger.warning("%s: the harness crashed: %s", launch.execution_id, detail, exc_info=error)
+        calls = await self._close(base_url, api_key)
+        assessment, value, said = "missing", None, f"not assessed: the harness {status}"
+        if execution is not None and status != "crashed":
+            assessment, value, said = await self._assess(execution, status)
+        return (
+            ExecutionFinished(
+                time_us=now_us(),
+                group_id=launch.group_id,
+                execution_id=launch.execution_id,
+                status=status,
+                calls=calls,
+                detail=detail,
+            ),
+            ExecutionScored(
+                time_us=now_us(),
+                group_id=launch.group_id,
+                execution_id=launch.execution_id,
+                assessment=assessment,
+                value=value,
+                evaluator=self._harness.evaluator,
+                detail=said,
+            ),
+        )
+
+    async def _run(self, execution: Execution) -> tuple[str, str]:
+        """Status and detail.  Raises what the harness raises."""
+        limit_s = self._rollout.harness_timeout_s
+        try:
+            async with asyncio.timeout(limit_s) as clock:
+                return await execution.run(), ""
+        except TimeoutError:
+            if not clock.expired():
+                raise
+            return "harness_timeout", f"stopped after rollout.harness_timeout_s = {limit_s:g} s"
+
+    async def _assess(self, execution: Execution, status: str) -> tuple[str, float | None, str]:
+        """Assessment, value and detail.  An evaluator that crashes or hangs leaves the score missing."""
+        try:
+            async with asyncio.timeout(self._rollout.harness_timeout_s):
+                assessed = await execution.assess()
+            if not math.isfinite(assessed.value):
+                raise ValueError(f"the evaluator gave {assessed.value}, a finite number is needed")
+        except Exception as error:
+            return "missing", None, describe(error)
+        detail = assessed.detail[:ASSESSMENT_CHARACTERS_MAX]
+        return ("scored" if status == "completed" else "partial"), assessed.value, detail
+
+    async def _close(self, base_url: str, api_key: str) -> int:
+        """Tell the proxy that no more calls come; the calls it captured.  Raises ProxyLost."""
+        url, headers = f"{base_url}/close", {"Authorization": f"Bearer {api_key}"}
+        try:
+            limit = aiohttp.ClientTimeout(total=CLOSE_WAIT_S)
+            async with self._http.post(url, headers=headers, timeout=limit) as response:
+                if response.status == 200:
+                    return msgspec.json.decode(await response.read(), type=Closed).calls
+                raise ProxyLost(f"{url}: {response.status}: {(await response.text())[:500]}")
+        except (aiohttp.ClientError, TimeoutError, msgspec.MsgspecError) as error:
+            raise ProxyLost(f"{url}: {describe(error)}") from error
