@@ -1,5 +1,6 @@
 -- One row a dispatched group: DISPATCHED -> READY -> CLAIMED -> CONSUMED.
--- `ready` is that of this set (params.set_name); a claim may be void and repeated: the latest is shown.
+-- A group is made ready once, whatever other sets are derived later; a claim may be void and repeated: the
+-- latest is shown.
 -- Key: group_id
 with first_seen as (
     select *
@@ -14,10 +15,9 @@ dispatched as (
 ),
 
 ready as (
-    select f.*
-    from first_seen as f
-    join params as p on p.set_name = f.set_name
-    where f.type = 'group.ready'
+    select *
+    from first_seen
+    where type = 'group.ready'
 ),
 
 claimed as (
