@@ -1,0 +1,1 @@
+"""Who samples: the engine client, and the embedded engine (its own process, SGLang's contract)."""
