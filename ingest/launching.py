@@ -160,7 +160,7 @@ class Launching:
         )
         if launch.attempt + 1 < self._attempts_max:
             return [finished]
-        why = f"lost {self._attempts_max} times, rollout.attempts_max; the last time: {detail}"
+        why = f"each of rollout.attempts_max = {self._attempts_max} launches was lost; the last one: {detail}"
         return [finished, self.missing(launch, why, evaluator=evaluator, now_us=now_us)]
 
     def missing(self, launch: Launch, detail: str, *, evaluator: str, now_us: int) -> ExecutionScored:

@@ -50,7 +50,13 @@ def test_no_wrong_field_is_right_by_accident():
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}", make_task(0, 0).replace('"courier"', '"other"'), make_task(0, 0).replace("shelf", "shelv")],
+    [
+        "",
+        "[]",
+        "{}",
+        make_task(0, 0).replace('"courier"', '"other"'),
+        make_task(0, 0).replace("shelf", "shelv"),
+    ],
 )
 def test_another_text_is_refused(text):
     with pytest.raises(TaskError, match="courier task"):
