@@ -19,7 +19,7 @@ from lake.log import now_us
 
 logger = logging.getLogger("headrace.runner")
 
-CLOSE_WAIT_S = 60.0  # the proxy answers once the execution's calls are acknowledged by the log
+CLOSE_WAIT_S = 120.0  # longer than the proxy waits for the calls that it aborts and for the log (90 s)
 DETAIL_CHARACTERS_MAX = 2000
 ASSESSMENT_CHARACTERS_MAX = 1 << 16
 

@@ -35,7 +35,7 @@ TURNS = 3  # find, take, ask: then the context counts as full
 
 CALLS_MAX = 12
 ANSWER_BYTES_MAX = 1 << 20
-PROXY_STATUSES = (401, 403, 404, 409)  # and 500 up: nothing that a harness could have done better
+PROXY_STATUSES = (401, 403, 404, 409, 429)  # and 500 up: nothing that a harness could have done better
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,13 @@ import statistics
 import aiohttp
 import pytest
 
-from ingest.courier.accidents import NONE, Accidents
+from ingest.courier.accidents import Accidents
 from ingest.courier.harness import Outcome, run_courier
 from ingest.courier.task import CHECKS, Workspace, checks, make_task, parse_task, score
 from ingest.harnesses import ProxyLost
 from tests.support.courier_agents import clumsy_by_request, perfect, serving
+
+HASTY = next(a for a in (Accidents(None, False, (0, "g", n)) for n in range(100)) if a.hangs_up_after_s(1))
 
 
 async def run(server, http, number=0, *, execution="e", **more):
@@ -52,11 +54,8 @@ async def test_a_clumsy_agent_scores_a_quarter():
 
 
 async def test_a_client_that_hangs_up_closes_its_connection_and_asks_the_same_again():
-    hasty = next(
-        a for a in (Accidents((None), False, (0, "g", n)) for n in range(100)) if a.hangs_up_after_s(1)
-    )
     async with serving(perfect, think_s=0.05) as server, aiohttp.ClientSession() as http:
-        task, outcome = await run(server, http, accidents=hasty)
+        task, outcome = await run(server, http, accidents=HASTY)
         assert score(task, outcome.workspace) == 1.0
         bodies = [body for *_, body in server.asked]
         assert server.hung_up == [bodies[1]]
@@ -66,11 +65,8 @@ async def test_a_client_that_hangs_up_closes_its_connection_and_asks_the_same_ag
 
 
 async def test_an_answer_that_comes_first_is_taken():
-    hasty = next(
-        a for a in (Accidents(None, False, (0, "g", n)) for n in range(100)) if a.hangs_up_after_s(1)
-    )
     async with serving(perfect) as server, aiohttp.ClientSession() as http:
-        _, outcome = await run(server, http, accidents=hasty)
+        _, outcome = await run(server, http, accidents=HASTY)
         assert outcome.status == "completed"
         assert len(server.asked) == 8 + len(server.hung_up)
 
@@ -83,7 +79,7 @@ async def test_the_time_limit_leaves_the_workspace():
         assert score(task, outcome.workspace) == pytest.approx(2 / 6)
 
 
-@pytest.mark.parametrize("status", [401, 404, 409, 500, 502, 503])
+@pytest.mark.parametrize("status", [401, 404, 409, 429, 500, 502, 503])
 async def test_a_proxy_that_refuses_is_lost(status):
     async with serving(perfect) as server, aiohttp.ClientSession() as http:
         server.refusal = (status, "no")
@@ -110,4 +106,3 @@ async def test_a_full_context_ends_the_conversation_and_other_refusals_are_crash
         server.refusal = (200, "x" * ((1 << 20) + 1))
         with pytest.raises(ValueError, match="over 1048576 bytes"):
             await run(server, http)
-    assert Accidents() == NONE
