@@ -187,7 +187,7 @@ class Materialiser:
         if not self._open:
             return []
         state = run_models(self._models, self._state, ["group_state"], self._params)["group_state"]
-        found = state.filter(pc.equal(state["complete"], other=True))["group_id"].to_pylist()
+        found = state.filter(state["complete"])["group_id"].to_pylist()
         return sorted(g for g in found if g in self._open)
 
     def _calls(self, groups: Sequence[str]) -> pa.Table:
