@@ -1,0 +1,144 @@
+"""The way to a Kafka cluster: addresses, names of topics, settings of clients, errors in our words."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka.errors import KafkaError, LogTruncationError, OffsetOutOfRangeError
+
+from lake.events import RECORD_BYTES_MAX
+from lake.log import LogCorrupt, LogError, LogUnavailable, Partition
+from lake.log_common import partition_counts
+
+PARTITIONS = 4  # of a log made without saying; they share out ingestion, and cannot be changed later
+BATCH_BYTES_MAX = 2 * RECORD_BYTES_MAX  # of a topic: one full record with key, headers and framing
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where a log lies in Kafka, and how long anything may take (`wait_s`)."""
+
+    servers: tuple[str, ...]
+    prefix: str
+    wait_s: float
+
+    def __str__(self) -> str:
+        return f"log kafka://{','.join(self.servers)}/{self.prefix}"
+
+    @property
+    def wait_ms(self) -> int:
+        return int(1000 * self.wait_s)
+
+    @contextmanager
+    def explained(self, what: str) -> Iterator[None]:
+        """Raise what kafka-python raises as LogUnavailable, or LogCorrupt where records are gone."""
+        began = time.monotonic()
+        try:
+            yield
+        except (OffsetOutOfRangeError, LogTruncationError) as error:
+            raise LogCorrupt(
+                f"{self}: {what}: records that were there are gone ({error}); retention removed them, or a "
+                "broker lost them: restore the log, or read it from its beginning into a fresh folder"
+            ) from error
+        except (KafkaError, TimeoutError, OSError) as error:
+            raise LogUnavailable(
+                f"{self}: {what} failed after {time.monotonic() - began:.1f} s (at most {self.wait_s:g} s): "
+                f"{error or type(error).__name__}; see that the brokers run and answer at this address "
+                "(`infra/kafka/kafka.sh status`), then try again"
+            ) from error
+
+    def settings(self) -> dict[str, Any]:
+        """What every client has.  A request ends well before `wait_s`, so that a lost one is made again."""
+        return {
+            "bootstrap_servers": list(self.servers),
+            "client_id": "headrace",
+            "bootstrap_timeout_ms": self.wait_ms,
+            "request_timeout_ms": max(1000, min(10_000, self.wait_ms // 2)),
+            "reconnect_backoff_max_ms": 1000,
+        }
+
+    def consumer(self, **settings: Any) -> Any:
+        """A consumer without a group: it reads what it is told to, and commits nothing."""
+        return KafkaConsumer(
+            group_id=None,
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+            allow_auto_create_topics=False,
+            metrics_enabled=False,
+            **self.settings(),
+            **settings,
+        )
+
+    def topic(self, topic: str) -> str:
+        return f"{self.prefix}.{topic}"
+
+    def lane(self, partition: Partition) -> TopicPartition:
+        return TopicPartition(self.topic(partition[0]), partition[1])
+
+    def create(self, partitions: int | None, replication: int) -> dict[str, int]:
+        """Make the topics that are missing; the number of partitions of each.
+
+        Raises ValueError where topics have another number of partitions, LogUnavailable.
+        """
+        with self.explained("opening"):
+            admin = KafkaAdminClient(**self.settings())
+            try:
+                found = self._found(admin)
+                if len(found) < len(partition_counts(1)):
+                    counts = partition_counts(partitions or found.get("calls", PARTITIONS))
+                    missing = {
+                        self.topic(t): _new(n, replication) for t, n in counts.items() if t not in found
+                    }
+                    # another process may make them meanwhile: what counts is what is there afterwards
+                    answer = admin.create_topics(missing, timeout_ms=self.wait_ms, raise_errors=False)
+                    _check_created(self, answer)
+                    admin.wait_for_topics([self.topic(t) for t in counts], timeout_ms=self.wait_ms)
+                    found = self._found(admin)
+            finally:
+                admin.close()
+        expected = partition_counts(partitions or found["calls"])
+        for topic, count in expected.items():
+            if found[topic] != count:
+                raise ValueError(
+                    f"{self}: {topic} has {found[topic]} partitions, asked for {count}; their number is "
+                    "fixed when a log is made: leave it out, or give another prefix"
+                )
+        return expected
+
+    def _found(self, admin: Any) -> dict[str, int]:
+        names = {self.topic(topic): topic for topic in partition_counts(1)}
+        described = admin.describe_topics(list(names))
+        return {names[t["name"]]: len(t["partitions"]) for t in described if t["error_code"] == 0}
+
+
+TOPIC_ALREADY_EXISTS = 36  # of the Kafka protocol
+
+
+def _check_created(cluster: Cluster, answer: dict[str, Any]) -> None:
+    for topic in answer["topics"]:
+        if topic["error_code"] not in (0, TOPIC_ALREADY_EXISTS):
+            raise LogError(
+                f"{cluster}: the broker refused to make {topic['name']}: error {topic['error_code']}, "
+                f"{topic.get('error_message')}"
+            )
+
+
+def _new(partitions: int, replication: int) -> dict[str, Any]:
+    """A topic kept for ever (retention is the user's to shorten), stamped with the broker's clock."""
+    return {
+        "num_partitions": partitions,
+        "replication_factor": replication,
+        "configs": {
+            "cleanup.policy": "delete",
+            "retention.ms": "-1",
+            "retention.bytes": "-1",
+            "message.timestamp.type": "LogAppendTime",
+            "max.message.bytes": str(BATCH_BYTES_MAX),
+            "min.insync.replicas": "2" if replication >= 3 else "1",
+        },
+    }
