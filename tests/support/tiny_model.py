@@ -1,99 +1,86 @@
-"""A tiny random Qwen3-shaped model in a Hugging Face folder, with a small byte-level tokenizer."""
+"""A small Qwen-like model folder: byte-level BPE with ChatML's control tokens, and a ChatML template."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-import torch
-from safetensors.torch import save_file
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-EOS = 1
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+WORDS = ["<tool_call>", "</tool_call>", "<think>", "</think>", "<tool_response>", "</tool_response>"]
 
+TEXT = """
+You are a helpful assistant that can call tools. Please solve the task with bash commands.
+<tool_call> {"name": "bash", "arguments": {"command": "echo hello; ls -la /tmp; cat file.txt"}} </tool_call>
+system user assistant tool tools function name description parameters type object properties string
+The command returned output. The task is done. First I think about it, then I run the command.
+"""
 
-def make_tiny_model(
-    folder: Path,
-    seed: int = 0,
-    vocab: int = 388,
-    layers: int = 2,
-    hidden: int = 64,
-    *,
-    inner: int | None = None,
-    heads: int = 4,
-    kv_heads: int = 2,
-    head_dim: int = 16,
-    places: int = 4096,
-    tied: bool = True,
-    sharpness: float = 1.0,
-) -> Path:
-    """Write config.json, model.safetensors and tokenizer.json; the same arguments, the same bytes.
-
-    `sharpness` scales the output layer: the larger, the further from uniform the model's answers.
-    The tokenizer has `<|endoftext|>` (0), `<|im_end|>` (1, the EOS) and as many bytes as fit.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    inner = inner or 2 * hidden
-    config = {
-        "architectures": ["Qwen3ForCausalLM"],
-        "model_type": "qwen3",
-        "vocab_size": vocab,
-        "hidden_size": hidden,
-        "intermediate_size": inner,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "head_dim": head_dim,
-        "rope_theta": 10000.0,
-        "rms_norm_eps": 1e-6,
-        "max_position_embeddings": places,
-        "tie_word_embeddings": tied,
-        "hidden_act": "silu",
-        "attention_bias": False,
-        "torch_dtype": "float32",
-        "bos_token_id": None,
-        "eos_token_id": EOS,
-    }
-    (folder / "config.json").write_text(json.dumps(config, indent=1))
-    draw = torch.Generator().manual_seed(seed)
-
-    def normal(*size: int, std: float) -> torch.Tensor:
-        return torch.randn(*size, generator=draw) * std
-
-    def norm(width: int) -> torch.Tensor:
-        return 1 + normal(width, std=0.1)
-
-    q, k = heads * head_dim, kv_heads * head_dim
-    out = sharpness * hidden**-0.5
-    tensors = {"model.embed_tokens.weight": normal(vocab, hidden, std=out), "model.norm.weight": norm(hidden)}
-    if not tied:
-        tensors["lm_head.weight"] = normal(vocab, hidden, std=out)
-    for i in range(layers):
-        at = f"model.layers.{i}"
-        tensors |= {
-            f"{at}.input_layernorm.weight": norm(hidden),
-            f"{at}.post_attention_layernorm.weight": norm(hidden),
-            f"{at}.self_attn.q_proj.weight": normal(q, hidden, std=hidden**-0.5),
-            f"{at}.self_attn.k_proj.weight": normal(k, hidden, std=hidden**-0.5),
-            f"{at}.self_attn.v_proj.weight": normal(k, hidden, std=hidden**-0.5),
-            f"{at}.self_attn.o_proj.weight": normal(hidden, q, std=q**-0.5),
-            f"{at}.self_attn.q_norm.weight": norm(head_dim),
-            f"{at}.self_attn.k_norm.weight": norm(head_dim),
-            f"{at}.mlp.gate_proj.weight": normal(inner, hidden, std=hidden**-0.5),
-            f"{at}.mlp.up_proj.weight": normal(inner, hidden, std=hidden**-0.5),
-            f"{at}.mlp.down_proj.weight": normal(hidden, inner, std=inner**-0.5),
-        }
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    _tokenizer(vocab).save(str(folder / "tokenizer.json"))
-    return folder
+TEMPLATE = """\
+{%- if tools %}
+{{- '<|im_start|>system\\n' }}
+{%- if messages[0].role == 'system' %}{{- messages[0].content + '\\n\\n' }}{%- endif %}
+{{- '# Tools\\n\\n<tools>' }}
+{%- for tool in tools %}{{- '\\n' + (tool | tojson) }}{%- endfor %}
+{{- '\\n</tools><|im_end|>\\n' }}
+{%- elif messages[0].role == 'system' %}
+{{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}
+{%- endif %}
+{%- for message in messages %}
+{%- if message.role == 'user' or (message.role == 'system' and not loop.first) %}
+{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
+{%- elif message.role == 'assistant' %}
+{{- '<|im_start|>assistant\\n' }}
+{%- if message.reasoning_content %}{{- '<think>\\n' + message.reasoning_content + '\\n</think>\\n\\n' }}{%- endif %}
+{{- message.content }}
+{%- for call in message.tool_calls or [] %}
+{{- '\\n<tool_call>\\n{"name": "' + call.function.name + '", "arguments": {' }}
+{%- for key, value in call.function.arguments.items() %}
+{{- (key | tojson) + ': ' + (value | tojson) }}{{- ', ' if not loop.last }}
+{%- endfor %}
+{{- '}}\\n</tool_call>' }}
+{%- endfor %}
+{{- '<|im_end|>\\n' }}
+{%- elif message.role == 'tool' %}
+{%- if loop.first or messages[loop.index0 - 1].role != 'tool' %}{{- '<|im_start|>user' }}{%- endif %}
+{{- '\\n<tool_response>\\n' + message.content + '\\n</tool_response>' }}
+{%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}{{- '<|im_end|>\\n' }}{%- endif %}
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+{{- '<|im_start|>assistant\\n' }}
+{%- if enable_thinking is defined and not enable_thinking %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}
+{%- endif %}
+"""
 
 
-def _tokenizer(vocab: int) -> Tokenizer:
-    special = ["<|endoftext|>", "<|im_end|>"]
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    words = {word: i for i, word in enumerate((special + letters)[:vocab])}
-    tokenizer = Tokenizer(models.BPE(vocab=words, merges=[], unk_token=None))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+def make_tokenizer() -> Tokenizer:
+    """About 500 tokens, every byte among them."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([s for s in special if s in words])
+    trainer = trainers.BpeTrainer(
+        vocab_size=480, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
+    tokenizer.train_from_iterator(TEXT.splitlines(), trainer)
+    tokenizer.add_special_tokens([AddedToken(t, special=True) for t in SPECIAL])
+    tokenizer.add_tokens([AddedToken(t, special=False, normalized=False) for t in WORDS])
     return tokenizer
+
+
+def write_model_folder(folder: Path, template: str = TEMPLATE) -> Path:
+    """tokenizer.json, tokenizer_config.json, chat_template.jinja, config.json, generation_config.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = make_tokenizer()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    end, text_end = tokenizer.token_to_id("<|im_end|>"), tokenizer.token_to_id("<|endoftext|>")
+    files = {
+        "config.json": {"vocab_size": 512, "eos_token_id": end},
+        "generation_config.json": {"eos_token_id": [end, text_end]},
+        "tokenizer_config.json": {"eos_token": "<|im_end|>"},
+    }
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content))
+    (folder / "chat_template.jinja").write_text(template)
+    return folder

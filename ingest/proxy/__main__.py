@@ -1,0 +1,100 @@
+"""The proxy's process:  python -m ingest.proxy --run RUN --engine URL --host 127.0.0.1 --port P"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import ipaddress
+import sys
+from pathlib import Path
+
+SHUTDOWN_S = 10  # what running calls get when the process is asked to end
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m ingest.proxy", description="The capture proxy between harnesses and an engine."
+    )
+    parser.add_argument("--run", required=True, type=Path, help="the run's folder")
+    parser.add_argument(
+        "--engine", required=True, help="the engine's URL, for example http://127.0.0.1:30000"
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="a loopback address")
+    parser.add_argument("--port", required=True, type=int, help="the port to listen at")
+    return parser.parse_args()
+
+
+def _refuse_open_address(host: str) -> None:
+    """The API keys travel in clear text: beyond this machine is for a deployment that says so."""
+    loopback = host == "localhost"
+    with contextlib.suppress(ValueError):
+        loopback = loopback or ipaddress.ip_address(host).is_loopback
+    if not loopback:
+        raise ValueError(f"--host {host}: the proxy listens at a loopback address; use 127.0.0.1")
+
+
+async def _serve(arguments: argparse.Namespace) -> None:
+    import uvicorn
+
+    from ingest.engines.client import EngineClient
+    from ingest.identity import read_secret
+    from ingest.proxy.app import make_app
+    from ingest.proxy.calls import Limits
+    from ingest.proxy.rendering import Renderer
+    from lake.layout import Run
+    from lake.log import open_log
+
+    _refuse_open_address(arguments.host)
+    run = Run(arguments.run)
+    config = run.config()
+    log = open_log(run.log_url(config))
+    engine = EngineClient(arguments.engine)
+    limits = Limits(
+        context_tokens=config.engine.context_tokens,
+        new_tokens_max=config.rollout.new_tokens_max,
+        temperature=config.rollout.temperature,
+    )
+    app = make_app(
+        log=log,
+        engine=engine,
+        engine_name=arguments.engine,
+        renderer=Renderer.load(run.weights(0)),
+        secret=read_secret(run),
+        limits=limits,
+        model=config.name,
+    )
+    settings = uvicorn.Config(
+        app,
+        host=arguments.host,
+        port=arguments.port,
+        http="httptools",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        timeout_graceful_shutdown=SHUTDOWN_S,
+    )
+    try:
+        await uvicorn.Server(settings).serve()
+    finally:
+        await engine.close()
+        log.close()
+
+
+def main() -> int:
+    """Serves until SIGINT or SIGTERM; 2 where the arguments or the run cannot be used."""
+    arguments = _arguments()
+    import uvloop
+
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(arguments))
+    except ValueError as error:  # NotARun, ConfigError, RenderingError, BadSecret: the run cannot be used
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,325 @@
+"""One call's life, from the request to the acknowledged record.
+
+    asked -> sampling -> recorded -> acknowledged -> answered
+               |  ^                                    |
+               |  +- the engine failed or aborted      +- not delivered: reply.undelivered
+               +- everybody who waited has gone: aborted, recorded as not delivered
+
+An execution that asks the same while a call runs joins it.  The harness sees one slow call where the
+engine goes away for less than `engine_wait_s_max`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from ingest.engines.client import EngineError, EngineUnavailable, Generation, new_rid
+from ingest.matching import Ids
+from ingest.proxy.execution import Execution, Recorded
+from ingest.proxy.neutral import Answer, Rejected, Request
+from ingest.proxy.prompting import Prompt
+from ingest.proxy.writer import EventWriter
+from lake.events import EventError, ReplyUndelivered, ToolCalled
+from lake.log import LogError
+
+PAUSE_S_MIN = 0.05
+PAUSE_S_MAX = 5.0
+
+
+class Engine(Protocol):
+    """What the proxy needs of an engine's client (ingest.engines.client.EngineClient)."""
+
+    async def generate(
+        self,
+        input_ids: Ids,
+        *,
+        rid: str,
+        new_tokens_max: int,
+        temperature: float,
+        top_p: float = 1.0,
+        top_k: int = -1,
+        stop_token_ids: tuple[int, ...] = (),
+        timeout_s: float,
+    ) -> Generation:
+        """Raises EngineUnavailable where trying again may help, EngineRefused where not."""
+
+    async def abort(self, rid: str) -> None:
+        """`generate` then returns what there is, with finish reason `abort`."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """A bound for every body, queue and wait.
+
+    `generate_s_max` is one attempt of one call (an hour: long answers on a loaded engine);
+    `engine_wait_s_max` is the time that harnesses' own clients wait for one reply (capture.md).
+    """
+
+    context_tokens: int
+    new_tokens_max: int
+    temperature: float
+    body_bytes_max: int = 32 << 20
+    calls_per_execution_max: int = 64
+    executions_max: int = 10_000
+    engine_wait_s_max: float = 600.0
+    generate_s_max: float = 3600.0
+    abort_s_max: float = 10.0
+    close_s_max: float = 90.0
+    keep_alive_s: float = 10.0
+
+
+@dataclass(eq=False)
+class Call:
+    """A running call and those who wait for it."""
+
+    execution: Execution
+    request: Request
+    role: str
+    key: bytes
+    prompt: Prompt
+    temperature: float
+    new_tokens_max: int
+    started_us: int
+    gone: asyncio.Future[None]
+    tools: list[ToolCalled]
+    waiting: int = 0
+    delivered: bool = False
+    recorded: Recorded | None = None
+    task: asyncio.Task[Answer] = field(init=False)
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """The sampling parameters, as they are recorded."""
+        asked = self.request.sampling
+        return {
+            "temperature": self.temperature,
+            "top_p": asked.top_p,
+            "top_k": asked.top_k,
+            "new_tokens_max": self.new_tokens_max,
+        }
+
+    def abandon(self) -> None:
+        """Nobody waits any more."""
+        if not self.gone.done():
+            self.gone.set_result(None)
+
+
+class Caller:
+    """Starts calls, lets requests join them, and settles what became of the replies."""
+
+    def __init__(self, engine: Engine, writer: EventWriter, limits: Limits, clock: Callable[[], int]) -> None:
+        self._engine = engine
+        self._writer = writer
+        self._limits = limits
+        self._clock = clock
+
+    def ask(self, execution: Execution, role: str, request: Request) -> Call:
+        """The call that answers a request: a running one with the same content, or a new one.
+
+        The caller waits for `call.task` and then says `settle` or `leave`, once.  Raises Rejected.
+        """
+        key = request.digest(role)
+        call = execution.running.get(key)
+        if call is None or call.gone.done():
+            if len(execution.running) >= self._limits.calls_per_execution_max:
+                raise Rejected(
+                    429,
+                    "too_many_calls",
+                    f"{len(execution.running)} calls of this execution are running, "
+                    f"{self._limits.calls_per_execution_max} at most; wait for one to end",
+                )
+            call = self._start(execution, role, request, key)
+        call.waiting += 1
+        return call
+
+    def _start(self, execution: Execution, role: str, request: Request, key: bytes) -> Call:
+        now_us = self._clock()
+        prompt = execution.prompt(request)
+        context = self._limits.context_tokens
+        if len(prompt.ids) >= context:
+            raise Rejected(
+                400,
+                "context_length_exceeded",
+                f"This model's maximum context length is {context} tokens. However, your messages have "
+                f"{len(prompt.ids)} tokens. Please shorten the messages.",
+            )
+        asked = request.new_tokens_max if request.new_tokens_max is not None else self._limits.new_tokens_max
+        temperature = request.sampling.temperature
+        call = Call(
+            execution=execution,
+            request=request,
+            role=role,
+            key=key,
+            prompt=prompt,
+            temperature=self._limits.temperature if temperature is None else temperature,
+            new_tokens_max=min(asked, context - len(prompt.ids)),
+            started_us=now_us,
+            gone=asyncio.get_running_loop().create_future(),
+            tools=execution.tool_events(request, now_us),
+        )
+        call.task = asyncio.create_task(self._run(call))
+        call.task.add_done_callback(_retrieve)
+        execution.running[key] = call
+        return call
+
+    async def _run(self, call: Call) -> Answer:
+        execution = call.execution
+        tools = asyncio.gather(*(self._writer.append(e) for e in call.tools))
+        try:
+            try:
+                generation = await self._sample(call)
+                if generation is None:
+                    raise _given_up("before the engine answered")
+                recorded = execution.record(
+                    call, generation, delivered=not call.gone.done(), now_us=self._clock()
+                )
+                call.recorded = recorded
+                await self._writer.append(recorded.event)
+            finally:
+                await tools
+            if recorded.answer is None:
+                raise _given_up("while the engine answered it")
+            if call.gone.done():
+                await self._undelivered(call, recorded)
+                raise _given_up("while its answer was recorded")
+            return recorded.answer
+        except (LogError, EventError) as error:
+            execution.failed = f"an event of this execution is not in the log: {error}"
+            raise Rejected(503, "log_unavailable", execution.failed) from error
+        finally:
+            if execution.running.get(call.key) is call:
+                del execution.running[call.key]
+
+    # ---------------------------------------------------------------------------- the engine
+    async def _sample(self, call: Call) -> Generation | None:
+        """The engine's final answer; None where everybody left before it began one."""
+        loop = asyncio.get_running_loop()
+        failing_since, pause = math.inf, PAUSE_S_MIN
+        while not call.gone.done():
+            rid = new_rid()
+            attempt = asyncio.create_task(self._generate(call, rid))
+            await asyncio.wait({attempt, call.gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not attempt.done():
+                return await self._abort(attempt, rid)
+            try:
+                generation = attempt.result()
+                if generation.finish_reason != "abort":
+                    return generation
+                reason = "the engine aborted the call"  # a weight update, a drain: not the harness's matter
+            except EngineUnavailable as error:
+                reason = str(error)
+            except EngineError as error:
+                raise Rejected(502, "engine_refused", f"the engine refuses this call: {error}") from error
+            failing_since = min(failing_since, loop.time())
+            if loop.time() + pause - failing_since > self._limits.engine_wait_s_max:
+                raise Rejected(
+                    503,
+                    "engine_unavailable",
+                    f"no answer from the engine for {self._limits.engine_wait_s_max:g} s; at last: {reason}",
+                )
+            await asyncio.wait({call.gone}, timeout=pause)
+            pause = min(pause * 2, PAUSE_S_MAX)
+        return None
+
+    async def _generate(self, call: Call, rid: str) -> Generation:
+        asked = call.request.sampling
+        return await self._engine.generate(
+            call.prompt.ids,
+            rid=rid,
+            new_tokens_max=call.new_tokens_max,
+            temperature=call.temperature,
+            top_p=asked.top_p,
+            top_k=asked.top_k,
+            stop_token_ids=call.execution.renderer.stop_ids,
+            timeout_s=self._limits.generate_s_max,
+        )
+
+    async def _abort(self, attempt: asyncio.Task[Generation], rid: str) -> Generation:
+        """Abort at the engine; what came until then, nothing where it does not say."""
+        with contextlib.suppress(EngineError, TimeoutError):
+            async with asyncio.timeout(self._limits.abort_s_max):
+                await self._engine.abort(rid)
+                return await attempt
+        attempt.cancel()
+        attempt.add_done_callback(_retrieve)
+        nothing = np.zeros(0, np.float32)
+        return Generation(
+            output_ids=nothing.astype(np.int32),
+            output_logprobs=nothing,
+            finish_reason="abort",
+            spans=(),
+            cached_tokens=None,
+            weight_version=None,
+        )
+
+    # ------------------------------------------------------------------------------- the end
+    def leave(self, call: Call) -> None:
+        """Whoever waited hung up before the answer was there."""
+        call.waiting -= 1
+        if call.waiting == 0 and not call.task.done():
+            call.abandon()
+
+    async def settle(self, call: Call, delivered: bool) -> None:
+        """What became of one reply.  Where none of them was delivered the log is told."""
+        call.waiting -= 1
+        recorded = call.recorded
+        if recorded is None or recorded.answer is None or call.execution.failed:
+            return
+        if delivered:
+            call.delivered = True
+            call.execution.went_out(recorded, self._clock())
+        elif call.waiting == 0 and not call.delivered:
+            try:
+                await self._undelivered(call, recorded)
+            except LogError as error:
+                call.execution.failed = f"an event of this execution is not in the log: {error}"
+
+    async def _undelivered(self, call: Call, recorded: Recorded) -> None:
+        call.recorded = None  # once
+        call.execution.take_back(call, recorded)
+        await self._writer.append(
+            ReplyUndelivered(
+                time_us=self._clock(),
+                group_id=recorded.event.group_id,
+                execution_id=recorded.event.execution_id,
+                call_id=recorded.event.call_id,
+            )
+        )
+
+    async def close(self, execution: Execution) -> int:
+        """End an execution: its running calls are aborted; the number of calls that the log holds.
+
+        Raises Rejected (503) where an event did not reach the log, or calls do not end in time.
+        """
+        execution.closing = True
+        for call in execution.running.values():
+            call.abandon()
+        ending = {c.task for c in execution.running.values()} | execution.handling
+        if ending:
+            _, left = await asyncio.wait(ending, timeout=self._limits.close_s_max)
+            if left:
+                raise Rejected(
+                    503,
+                    "calls_running",
+                    f"{len(left)} calls did not end in {self._limits.close_s_max:g} s; try again",
+                )
+        if execution.failed:
+            raise Rejected(503, "log_unavailable", execution.failed)
+        return execution.calls
+
+
+def _given_up(when: str) -> Rejected:
+    return Rejected(409, "call_abandoned", f"the call was given up {when}")
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    """An error that nobody waits for any more has been told to the log or the harness already."""
+    if not future.cancelled():
+        future.exception()

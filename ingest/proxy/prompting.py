@@ -1,0 +1,113 @@
+"""A request's token ids: what was sampled stays as it was sampled, only the new is tokenised.
+
+The messages are rendered with places where recorded turns stand.  Up to the last turn whose
+rendering is the recorded one, character for character, the recorded ids are taken whole; behind it
+the text between turns is tokenised, and each turn is the ids that the engine sampled.  So a template
+that would drop or trim an earlier turn (its reasoning, say) never touches one: turns are kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from ingest.matching import Ids, Matcher
+from ingest.proxy.history import History, Match, Turn
+from ingest.proxy.neutral import Rejected, Request
+from ingest.proxy.parsing import THINK
+from ingest.proxy.rendering import Rendered, Renderer, RenderingError
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Ids int32 (n,) for the engine, and what the record needs to know of how they came about."""
+
+    ids: Ids
+    match: Match
+    difference: str
+    body: tuple[int, bytes]
+    thinking: bool
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _opened(text: str, generation: str) -> str:
+    """Text before a turn, with the whole of what opened the turn when it was sampled.
+
+    Templates open earlier turns with less than they ask a generation with (`<think>` is missing).
+    """
+    for n in range(len(generation), 0, -1):
+        if text.endswith(generation[:n]):
+            return text + generation[n:]
+    return text
+
+
+def _after(turn: Turn, ids: Ids, stop_ids: tuple[int, ...]) -> Ids:
+    """The ids that follow a turn: a sampled stop token that also begins what follows counts once."""
+    output = turn.output_ids
+    if len(output) and len(ids) and output[-1] in stop_ids and output[-1] == ids[0]:
+        return ids[1:]
+    return ids
+
+
+def _base(rendered: Rendered, match: Match) -> tuple[int | None, str]:
+    """(index of the last turn up to which the rendering is the recorded one, what changed after it)."""
+    difference = ""
+    for index, turn in sorted(match.turns.items(), reverse=True):
+        length, digest = turn.body
+        if len(rendered.text) >= length and _digest(rendered.text[:length]) == digest:
+            return index, difference
+        difference = f"the rendering before message {index} is not that of call {turn.call_id}"
+    return None, difference
+
+
+def _ids(rendered: Rendered, match: Match, base: int | None, matcher: Matcher, renderer: Renderer) -> Ids:
+    turns = match.turns | match.restored
+    parts: list[Ids] = [] if base is None else [matcher.whole(turns[base].call_id)]
+    pieces = renderer.pieces(rendered.text)
+    for k, piece in enumerate(pieces):
+        if base is not None and (piece.turn is None or piece.turn < base):
+            continue
+        turn = None if piece.turn is None else turns[piece.turn]
+        if turn and piece.turn != base:
+            parts.append(turn.output_ids)
+        text = _opened(piece.text, rendered.generation) if k + 1 < len(pieces) else piece.text
+        ids = renderer.encode(text)
+        parts.append(_after(turn, ids, renderer.stop_ids) if turn else ids)
+    return np.concatenate(parts)
+
+
+def make_prompt(
+    request: Request, history: History, matcher: Matcher, renderer: Renderer, *, now_us: int
+) -> Prompt:
+    """The ids of a request.  Raises Rejected (400) where the template refuses the messages."""
+    match = history.match(request.messages)
+    note = ""
+    places = match.turns.keys() | match.restored.keys()
+    try:
+        try:
+            rendered = renderer.render(
+                request.messages, request.tools, request.options, now_us=now_us, turns=places
+            )
+        except RenderingError as error:
+            if not places:
+                raise
+            note = f"turns are rendered from their messages: {error}"
+            match.turns, match.restored = {}, {}
+            rendered = renderer.render(request.messages, request.tools, request.options, now_us=now_us)
+    except RenderingError as error:
+        raise Rejected(400, "messages_not_renderable", str(error)) from error
+    base, changed = _base(rendered, match)
+    ids = _ids(rendered, match, base, matcher, renderer)
+    body = rendered.body
+    return Prompt(
+        ids=ids,
+        match=match,
+        difference=match.difference or note or changed,
+        body=(len(body), _digest(body)),
+        thinking=rendered.text.rstrip().endswith(THINK),
+    )

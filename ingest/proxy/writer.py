@@ -1,0 +1,118 @@
+"""Events to the log: those that come at the same time share one transaction.
+
+Guarantees: `append` returns after the log has acknowledged the event and raises what the log raised;
+nothing is dropped; at most `pending_max` events wait, and then `append` waits too; the log being out
+of reach is retried for `retry_s_max` seconds, since readers remove what is written twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from lake.events import Event, EventError
+from lake.log import Log, LogError, LogUnavailable
+
+RETRY_S_MIN = 0.05
+RETRY_S_STEP_MAX = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    event: Event
+    done: asyncio.Future[None]
+
+
+class EventWriter:
+    """One task that collects events and one thread that appends them; in the order they came."""
+
+    def __init__(
+        self,
+        log: Log,
+        *,
+        pending_max: int = 4096,
+        batch_max: int = 512,
+        collect_s: float = 0.002,
+        retry_s_max: float = 60.0,
+    ) -> None:
+        self._log = log
+        self._batch_max = batch_max
+        self._collect_s = collect_s
+        self._retry_s_max = retry_s_max
+        self._queue: asyncio.Queue[_Waiting] = asyncio.Queue(pending_max)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="log-writer")
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Start in the running event loop."""
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Append what waits, then end."""
+        if self._task:
+            await self._queue.join()
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        self._thread.shutdown()
+
+    async def append(self, event: Event) -> None:
+        """Returns when the event is in the log.  Raises EventError, LogError."""
+        done = asyncio.get_running_loop().create_future()
+        await self._queue.put(_Waiting(event, done))
+        await done
+
+    async def _run(self) -> None:
+        while True:
+            batch = [await self._queue.get()]
+            await asyncio.sleep(self._collect_s)
+            while len(batch) < self._batch_max and not self._queue.empty():
+                batch.append(self._queue.get_nowait())
+            try:
+                await self._write(batch)
+            finally:
+                for _ in batch:
+                    self._queue.task_done()
+
+    async def _write(self, batch: Sequence[_Waiting]) -> None:
+        try:
+            await self._append([w.event for w in batch])
+        except EventError as error:  # nothing was written: the bad event must not take the others along
+            if len(batch) > 1:
+                for one in batch:
+                    await self._write([one])
+                return
+            _settle(batch, error)
+        except Exception as error:  # whatever the log raises belongs to those who wait for it
+            _settle(batch, error)
+        else:
+            _settle(batch, None)
+
+    async def _append(self, events: Sequence[Event]) -> None:
+        loop = asyncio.get_running_loop()
+        until, pause = loop.time() + self._retry_s_max, RETRY_S_MIN
+        while True:
+            try:
+                await loop.run_in_executor(self._thread, self._log.append, events)
+                return
+            except LogUnavailable as error:
+                if loop.time() + pause > until:
+                    raise LogError(
+                        f"the log could not be reached for {self._retry_s_max:g} s; {len(events)} events "
+                        f"are not in it: {error}"
+                    ) from error
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, RETRY_S_STEP_MAX)
+
+
+def _settle(batch: Sequence[_Waiting], error: Exception | None) -> None:
+    for waiting in batch:
+        if waiting.done.done():
+            continue  # who waited was cancelled
+        if error is None:
+            waiting.done.set_result(None)
+        else:
+            waiting.done.set_exception(error)
