@@ -12,6 +12,7 @@ Shapes: S slots, C places of a slot, A calls with a token to sample.
 from __future__ import annotations
 
 from collections import deque
+from copy import copy
 
 import msgspec
 import numpy as np
@@ -28,7 +29,7 @@ _LOGIT_ROWS_MAX = 256  # prompt log-probabilities are computed this many places 
 
 
 class Call(msgspec.Struct, kw_only=True):
-    """A request and its state.  Owned by the batch from `add` until it is in a step's result."""
+    """A request and its state.  The batch's from `add` until it comes back finished."""
 
     rid: str
     prompt: np.ndarray  # int32, not empty
@@ -63,7 +64,7 @@ class Batch:
     """Calls in flight on one decoder.  Not for several threads.
 
     - At most `calls_max` run; the others wait in order of arrival.
-    - `step` returns the calls that finished and, for calls that stream, those with a new token.
+    - `step` returns the calls that finished and, of calls that stream, a copy with the new token.
     - A call's tokens depend on its prompt, parameters, seed and the weights, not on its neighbours
       (beyond rounding).
     """
@@ -124,7 +125,7 @@ class Batch:
         s, a, b = call.slot, len(call.prompt), int(self._known_S[call.slot])
         call.output_ids = self.slots.tokens_SC[s, a:b].copy()
         call.output_logprobs = self._logp_SC[s, a:b].copy()
-        if call.prompt_logprobs_start >= 0:
+        if call.prompt_logprobs_start >= 0 and self.slots.length_S[s] >= a:
             call.prompt_logprobs = self._logp_SC[s, call.prompt_logprobs_start + 1 : a].copy()
 
     def _leave(self, call: Call, finish: str, detail: str = "") -> Call:
@@ -159,10 +160,11 @@ class Batch:
         """Go on under other weights: tokens sampled from now on carry `version`."""
         self.decoder.weights, self.version = weights, version
         for call in self.running.values():
-            call.switches.append((version, int(self._known_S[call.slot]) - len(call.prompt)))
+            output = int(self._known_S[call.slot]) - len(call.prompt)
+            call.switches = [*call.switches, (version, output)]  # a copy that streams keeps its own
         for call in self.waiting:
             if call.switches:  # retracted
-                call.switches.append((version, len(call.output_ids)))
+                call.switches = [*call.switches, (version, len(call.output_ids))]
         if flush:
             self.slots.flush()
 
@@ -247,5 +249,5 @@ class Batch:
             done.append(self._leave(self.running[s], "stop" if stopped else "length"))
         for call in [self.running[s] for s in slot_A[~over_A].tolist() if self.running[s].stream]:
             self._collect(call)
-            done.append(call)
+            done.append(copy(call))
         return done

@@ -1,0 +1,176 @@
+"""The client of an engine that speaks SGLang's native contract: SGLang itself, or the embedded engine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Literal
+from uuid import uuid4
+
+import aiohttp
+import msgspec
+import numpy as np
+
+from ingest.engines.answer import EngineError, EngineRefused, EngineUnavailable, Generation, read_answer
+
+__all__ = [
+    "EngineClient",
+    "EngineError",
+    "EngineRefused",
+    "EngineUnavailable",
+    "Generation",
+    "new_rid",
+    "read_answer",
+]
+
+CONNECTIONS_MAX = 2048
+CONTROL_TIMEOUT_S = 120.0  # an update reads a whole model from disk
+
+
+def new_rid() -> str:
+    """A request id: 32 hexadecimal characters.  One length for all, because SGLang aborts by prefix."""
+    return uuid4().hex
+
+
+def _sentence(status: int, body: bytes) -> str:
+    """The engine's own words out of an answer that is not 200."""
+    try:
+        data = json.loads(body)
+    except ValueError:
+        data = body.decode(errors="replace").strip()
+    if isinstance(data, dict):
+        error = data.get("error", data)
+        data = error.get("message", error) if isinstance(error, dict) else error
+    return f"{status}: {str(data)[:2000]}"
+
+
+class EngineClient:
+    """One engine, one shared session.  Use it inside one event loop; `close` it.
+
+    - Connections are kept alive, at most CONNECTIONS_MAX.
+    - Nothing is tried twice here: the caller knows whether another try is right.
+    - `vocab_size`, where known, is checked before ids are sent (an id outside it kills SGLang) and on
+      what comes back; `model_info` learns it where the engine tells.
+    """
+
+    def __init__(self, url: str, *, api_key: str | None = None, vocab_size: int | None = None) -> None:
+        self.url, self.vocab_size = url.rstrip("/"), vocab_size
+        self._headers = {"Content-Type": "application/json"}
+        if api_key:
+            self._headers["Authorization"] = f"Bearer {api_key}"
+        self._session: aiohttp.ClientSession | None = None
+
+    async def _send(
+        self, method: str, path: str, body: Any = None, *, timeout_s: float, passing: tuple[int, ...] = ()
+    ) -> tuple[int, bytes]:
+        if self._session is None:
+            connector = aiohttp.TCPConnector(limit=CONNECTIONS_MAX, keepalive_timeout=30)
+            self._session = aiohttp.ClientSession(connector=connector, headers=self._headers)
+        data = None if body is None else msgspec.json.encode(body)
+        timeout = aiohttp.ClientTimeout(total=timeout_s)
+        try:
+            async with self._session.request(method, self.url + path, data=data, timeout=timeout) as answer:
+                status, content = answer.status, await answer.read()
+        except TimeoutError:
+            raise EngineUnavailable(f"{self.url}{path}: no answer within {timeout_s:g} s") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise EngineUnavailable(f"{self.url}{path}: {error or type(error).__name__}") from error
+        if status == 200 or status in passing:
+            return status, content
+        kind = EngineUnavailable if status >= 500 else EngineRefused
+        raise kind(f"{self.url}{path}: {_sentence(status, content)}")
+
+    async def generate(
+        self,
+        input_ids: np.ndarray,
+        *,
+        rid: str,
+        new_tokens_max: int,
+        temperature: float,
+        top_p: float = 1.0,
+        top_k: int = -1,
+        stop_token_ids: Sequence[int] = (),
+        timeout_s: float,
+    ) -> Generation:
+        """Sample after `input_ids` (int32, not empty).
+
+        Raises EngineRefused for ids outside the vocabulary, a prompt that does not fit, an answer that
+        cannot be trusted; EngineUnavailable where the engine is not reached or takes over `timeout_s` (it
+        then sees the connection close, and aborts).
+        """
+        if input_ids.dtype != np.int32 or input_ids.ndim != 1 or not input_ids.size:
+            raise EngineRefused(
+                f"input_ids is {input_ids.dtype}{input_ids.shape}; a filled int32 vector is needed"
+            )
+        bound = 2**31 if self.vocab_size is None else self.vocab_size
+        if input_ids.min() < 0 or input_ids.max() >= bound:
+            raise EngineRefused(
+                f"input ids run from {input_ids.min()} to {input_ids.max()}; 0 to {bound - 1} is possible"
+            )
+        sampling: dict[str, Any] = {
+            "max_new_tokens": new_tokens_max,
+            "temperature": temperature,
+            "top_p": top_p,
+            "top_k": top_k,
+            "skip_special_tokens": False,
+        }
+        if stop_token_ids:
+            sampling["stop_token_ids"] = [int(i) for i in stop_token_ids]
+        body = {
+            "rid": rid,
+            "input_ids": input_ids.tolist(),
+            "sampling_params": sampling,
+            "return_logprob": True,
+        }
+        _, content = await self._send("POST", "/generate", body, timeout_s=timeout_s)
+        return read_answer(content, vocab_size=self.vocab_size)
+
+    async def _control(self, path: str, body: Any = None) -> bytes:
+        return (await self._send("POST", path, body or {}, timeout_s=CONTROL_TIMEOUT_S))[1]
+
+    async def abort(self, rid: str) -> None:
+        """The call of this id ends as `abort` with what it has; unknown ids are no error."""
+        await self._control("/abort_request", {"rid": rid})
+
+    async def pause(self, mode: Literal["abort", "retract", "in_place"]) -> None:
+        """Stop computing: calls in flight end (abort), wait and start anew (retract), or stand still."""
+        await self._control("/pause_generation", {"mode": mode})
+
+    async def resume(self) -> None:
+        await self._control("/continue_generation", {})
+
+    async def update_weights(self, path: str, version: int, flush_cache: bool = True) -> None:
+        """Serve the weights of a folder from now on.  Raises EngineRefused where they were not taken."""
+        body = {"model_path": path, "weight_version": str(version), "flush_cache": flush_cache}
+        data = json.loads(await self._control("/update_weights_from_disk", body))
+        if not data.get("success"):
+            raise EngineRefused(f"{self.url}: version {version} was not taken: {data.get('message')}")
+
+    async def flush(self) -> None:
+        """Drop held prefixes.  Raises EngineRefused while calls are in flight."""
+        await self._control("/flush_cache")
+
+    async def ready(self) -> bool:
+        """Whether the engine takes calls now; False as well where it is not reached."""
+        try:
+            status, _ = await self._send("GET", "/ready", timeout_s=5.0, passing=(503,))
+        except EngineUnavailable:
+            return False
+        return status == 200
+
+    async def model_info(self) -> dict[str, Any]:
+        """What the engine serves; `weight_version` is text.  Learns the size of the vocabulary."""
+        info: dict[str, Any] = json.loads((await self._send("GET", "/model_info", timeout_s=10.0))[1])
+        if isinstance(info.get("vocab_size"), int):
+            self.vocab_size = info["vocab_size"]
+        return info
+
+    async def loads(self) -> dict[str, Any]:
+        """Load figures, one entry of `loads` a data-parallel rank."""
+        loads: dict[str, Any] = json.loads((await self._send("GET", "/v1/loads", timeout_s=10.0))[1])
+        return loads
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
