@@ -19,6 +19,7 @@ the order of the rows, so that the same input gives the same bytes:
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -71,11 +72,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     header: str
     key: tuple[str, ...]
     inputs: frozenset[str]
+    reads: Mapping[str, int]  # how often the text names each of its inputs
     select: str
-
-    def reads(self, name: str) -> int:
-        """How often the text names a relation; a common table expression of it is named more often."""
-        return len(re.findall(rf"\b(?:from|join)\s+{name}\b", self.select))
 
 
 def _read(path: Path, root: Path) -> Model:
@@ -102,6 +100,7 @@ def _read(path: Path, root: Path) -> Model:
         header="\n".join(header[:-1]),
         key=tuple(part.strip() for part in header[-1].removeprefix("Key: ").split(",")),
         inputs=frozenset(inputs),
+        reads=Counter(re.findall(r"\b(?:from|join)\s+(\w+)", select)),
         select=select,
     )
 
@@ -164,26 +163,20 @@ class Models:
         Raises ModelError for an unknown name and for an input that is not on the connection.
         """
         needed = self._needed(outputs, given)
-        uses = {n: sum(m.reads(n) for m in needed) for n in self.by_name}
-        made: list[tuple[str, str]] = []
+        uses = {n: sum(m.reads[n] for m in needed) for n in self.by_name}
+        inlined = [m for m in needed if uses[m.name] == 1 and m.name not in outputs and not keep]
+        tables = [m for m in needed if m not in inlined]
         try:
             _create_params(con, params)
-            made.append(("table", "params"))
-            for model in needed:
-                times = uses[model.name] + (model.name in outputs)
-                if times == 1 and model.name in outputs and not keep:
-                    continue  # selected straight into its output
-                kind = "table" if times > 1 else "view"
-                con.execute(f"create or replace temp {kind} {model.name} as {model.select}")
-                made.append((kind, model.name))
-            there = {name for _, name in made}
-            return {name: self._select(con, name, name in there or name in given) for name in outputs}
+            for model in tables:
+                con.execute(f"create or replace temp table {model.name} as {_with(model, inlined)}")
+            return {name: self._ordered(con, name) for name in outputs}
         except duckdb.CatalogException as error:
             raise ModelError(f"{error}; register the event tables first (lake.models.register)") from error
         finally:
             if not keep:
-                for kind, name in reversed(made):
-                    con.execute(f"drop {kind} if exists temp.{name}")
+                names = ["params", *(m.name for m in tables)]
+                con.execute("; ".join(f"drop table if exists temp.{name}" for name in names))
 
     def define(self, con: Connection, params: Params, *, given: Collection[str] = ()) -> None:
         """Every model as a temporary view on the connection, for queries by hand; nothing is computed."""
@@ -216,12 +209,23 @@ class Models:
                 ahead += [n for n in self.by_name[name].inputs if n in self.by_name and n not in given]
         return [m for m in self.by_name.values() if m.name in wanted]
 
-    def _select(self, con: Connection, name: str, exists: bool) -> pa.Table:
-        model = self.by_name[name]
-        source = name if exists else f"({model.select})"
-        order = ", ".join(model.key)
-        table: pa.Table = con.sql(f"select * from {source} order by {order}").to_arrow_table()
+    def _ordered(self, con: Connection, name: str) -> pa.Table:
+        key = ", ".join(self.by_name[name].key)
+        table: pa.Table = con.sql(f"select * from {name} order by {key}").to_arrow_table()
         return table.combine_chunks()
+
+
+def _with(model: Model, inlined: Sequence[Model]) -> str:
+    """The model's text with the inlined ones that it stands on as common table expressions before it."""
+    used: list[Model] = []
+    names = set(model.inputs)
+    for other in reversed(inlined):  # from the last to the first: an input comes before its reader
+        if other.name in names:
+            used.insert(0, other)
+            names |= other.inputs
+    if not used:
+        return model.select
+    return f"with {', '.join(f'{m.name} as ({m.select})' for m in used)} select * from ({model.select})"
 
 
 def _create_params(con: Connection, params: Params) -> None:

@@ -1,9 +1,10 @@
--- One row an admitted path of a valid execution, in the order drawn (`path` from 1, at most params.j_max, 0: no cap).
--- Each round takes the leaves whose paths still hold unmasked trainable tokens, of these the highest role (main,
--- main-summary, sub-agent, sub-agent-summary), and draws one with probability proportional to those tokens; then its
--- whole path is masked. Executions that are lost, or whose assessment is missing, have no paths: they are in no batch.
--- The draw: the smallest -ln(u) / tokens, u from md5 of (seed, execution, round, leaf), is a draw by weight (an
--- exponential race), and the same on every machine, thread count and row order.
+-- One row an admitted path of a valid execution, in the order drawn: `path` from 1, at most params.j_max
+-- (0: no cap). Each round takes the leaves whose paths still hold unmasked trainable tokens, of these the
+-- highest role (main, main-summary, sub-agent, sub-agent-summary), and draws one with probability
+-- proportional to those tokens; then its whole path is masked. Executions that are lost, or whose
+-- assessment is missing, have no paths: they are in no batch.
+-- The draw: the smallest -ln(u) / tokens, u from md5 of (seed, execution, round, leaf), is a draw by weight
+-- (an exponential race), and the same on every machine, thread count and row order.
 -- Key: group_id, execution_id, path
 with recursive limits as materialized (
     select case when j_max = 0 then 9223372036854775807 else j_max end as paths_max, seed
@@ -23,37 +24,35 @@ drawn(execution_id, path, leaf, new_targets) using key (execution_id, path) as (
     from held
     union
     select
-        k.execution_id,
-        k.path,
-        arg_min(k.leaf, (k.role_rank, k.key, k.leaf)),
-        arg_min(k.tokens, (k.role_rank, k.key, k.leaf))
+        w.execution_id,
+        w.path,
+        arg_min(w.leaf, (w.role_rank, w.key, w.leaf)),
+        arg_min(w.tokens, (w.role_rank, w.key, w.leaf))
     from (
         select
-            w.execution_id,
-            w.path,
-            w.leaf,
-            w.role_rank,
-            w.tokens,
+            h.execution_id,
+            n.path + 1 as path,
+            h.leaf,
+            h.role_rank,
+            sum(h.length)::bigint as tokens,
             -ln(
-                ((md5_number(concat_ws('|', m.seed, w.execution_id, w.path, w.leaf)) >> 75)::double + 0.5)
-                / 9007199254740992.0
-            ) / w.tokens as key
-        from (
-            select h.execution_id, n.path, h.leaf, h.role_rank, sum(h.length)::bigint as tokens
-            from held as h
-            join (select execution_id, max(path) + 1 as path from drawn group by execution_id) as n
-                on n.execution_id = h.execution_id
-            anti join (
-                select o.execution_id, o.node
-                from held as o
-                join recurring.drawn as d on d.execution_id = o.execution_id and d.leaf = o.leaf
-            ) as masked
-                on masked.execution_id = h.execution_id and masked.node = h.node
-            group by all
-        ) as w
-        join limits as m on w.path <= m.paths_max
-    ) as k
-    group by k.execution_id, k.path
+                (
+                    (md5_number(concat_ws('|', m.seed, h.execution_id, n.path + 1, h.leaf)) >> 75)::double
+                    + 0.5
+                ) / 9007199254740992.0
+            ) / sum(h.length) as key
+        from held as h
+        join drawn as n on n.execution_id = h.execution_id
+        join limits as m on n.path < m.paths_max
+        anti join (
+            select o.execution_id, o.node
+            from held as o
+            join recurring.drawn as d on d.execution_id = o.execution_id and d.leaf = o.leaf
+        ) as masked
+            on masked.execution_id = h.execution_id and masked.node = h.node
+        group by h.execution_id, n.path, h.leaf, h.role_rank, m.seed
+    ) as w
+    group by w.execution_id, w.path
 ),
 
 final as (

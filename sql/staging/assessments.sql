@@ -4,9 +4,11 @@
 -- `missing` is an assessment without a value, never a zero.
 -- Key: group_id, execution_id
 with ready as (
-    select group_id, scores_end
-    from groups
-    where scores_end is not null
+    select e.group_id, arg_min(e.scores_end, e.log_offset) as scores_end
+    from event_groups as e
+    join params as p on p.set_name = e.set_name
+    where e.type = 'group.ready'
+    group by e.group_id
 ),
 
 final as (
@@ -20,10 +22,9 @@ final as (
     from scores as s
     left join ready as r on r.group_id = s.group_id
     where r.scores_end is null or s.log_offset < r.scores_end
-    qualify row_number() over (
-        partition by s.execution_id
-        order by s.version desc, s.log_offset desc
-    ) = 1
+    qualify lag(s.execution_id) over (
+        partition by s.group_id order by s.execution_id, s.version desc, s.log_offset desc
+    ) is distinct from s.execution_id
 )
 
 select * from final

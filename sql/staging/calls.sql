@@ -6,7 +6,9 @@
 with first_seen as (
     select *
     from event_calls
-    qualify row_number() over (partition by event_id order by log_partition, log_offset) = 1
+    qualify lag(event_id) over (
+        partition by group_id order by event_id, log_partition, log_offset
+    ) is distinct from event_id
 ),
 
 undelivered as (

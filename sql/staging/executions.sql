@@ -6,7 +6,9 @@ with first_seen as (
     select *
     from event_executions
     where type in ('execution.launched', 'execution.finished')
-    qualify row_number() over (partition by event_id order by log_partition, log_offset) = 1
+    qualify lag(event_id) over (
+        partition by group_id order by event_id, log_partition, log_offset
+    ) is distinct from event_id
 ),
 
 launched as (
@@ -33,10 +35,9 @@ final as (
         f.detail,
         l.time_us as launched_us,
         f.time_us as finished_us,
-        row_number() over (
-            partition by l.group_id, l.index
-            order by l.attempt desc, l.log_offset desc, l.execution_id desc
-        ) = 1 as is_current
+        lag(l.index) over (
+            partition by l.group_id order by l.index, l.attempt desc, l.log_offset desc, l.execution_id desc
+        ) is distinct from l.index as is_current
     from launched as l
     left join finished as f on f.execution_id = l.execution_id
 )

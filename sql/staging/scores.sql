@@ -13,7 +13,9 @@ with final as (
         log_partition,
         log_offset
     from event_scores
-    qualify row_number() over (partition by event_id order by log_partition, log_offset) = 1
+    qualify lag(event_id) over (
+        partition by group_id order by event_id, log_partition, log_offset
+    ) is distinct from event_id
 )
 
 select * from final

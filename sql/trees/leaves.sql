@@ -1,5 +1,5 @@
--- One row a leaf: a node that nothing of the task continues. Auxiliary calls (titles, probes of a harness) are
--- never trained, so what only they continue is a leaf, and their own ends are none.
+-- One row a leaf: a node that nothing of the task continues. Auxiliary calls (titles, probes of a harness)
+-- are never trained, so what only they continue is a leaf, and their own ends are none.
 -- Key: group_id, execution_id, leaf
 with recursive passed as (
     select execution_id, parent_node as node

@@ -25,10 +25,7 @@ spread as (
         group_id,
         scores,
         mean,
-        case
-            when len(scores) >= 2
-                then sqrt(list_sum(list_transform(scores, lambda x: (x - mean) * (x - mean))) / (len(scores) - 1))
-        end as std
+        list_sum(list_transform(scores, lambda x: (x - mean) * (x - mean))) as squares
     from centred
 ),
 
@@ -38,8 +35,8 @@ final as (
         p.executions,
         coalesce(len(s.scores), 0) as valid,
         s.mean,
-        s.std,
-        coalesce(len(s.scores) >= 2 and (list_min(s.scores) = list_max(s.scores) or s.std = 0), false)
+        case when len(s.scores) >= 2 then sqrt(s.squares / (len(s.scores) - 1)) end as std,
+        coalesce(len(s.scores) >= 2 and (list_min(s.scores) = list_max(s.scores) or s.squares = 0), false)
             as zero_variance
     from places as p
     left join spread as s on s.group_id = p.group_id

@@ -1,8 +1,8 @@
--- One row the current execution of each place of a group: its advantage, and the weight of each of its targets.
--- The advantage is made before the execution is expanded into paths, so one that branched counts once; over
--- its targets the token weights sum to it, however many paths there are.
--- Valid: value - mean, over the sample deviation where params.advantage is 'standardised'; exactly 0 with zero
--- variance or fewer than two valid values. Not valid: null, and no targets.
+-- One row the current execution of each place of a group: its advantage, and the weight of each of its
+-- targets. The advantage is made before the execution is expanded into paths, so one that branched counts
+-- once; over its targets the token weights sum to it, however many paths there are.
+-- Valid: value - mean, over the sample deviation where params.advantage is 'standardised'; exactly 0 with
+-- zero variance or fewer than two valid values. Not valid: null, and no targets.
 -- Key: group_id, execution_id
 with trained as (
     select

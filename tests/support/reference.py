@@ -125,42 +125,39 @@ def number(t: Token) -> int:
     return t[0] << 32 | t[1]
 
 
-def read(recorder: Recorder) -> list[Execution]:
-    """The current execution of each place, its calls and its assessment, from events in log order."""
-    seen: set[str] = set()
-    all_: dict[str, Execution] = {}
-    ends: dict[str, int] = {}
+def events_in_order(recorder: Recorder) -> list[tuple[int, ev.Event]]:
+    """(offset, event) with each event id once, the first time; what others refer to comes first."""
+    seen: dict[str, tuple[int, ev.Event]] = {}
     for topic in ("groups", "executions", "calls", "scores"):
         for record, event in recorder.rows[topic]:
-            if event.event_id in seen:
-                continue
-            seen.add(event.event_id)
-            match event:
-                case ev.GroupReady():
-                    if event.set_name == "main":
-                        ends[event.group_id] = event.scores_end
-                case ev.ExecutionLaunched():
-                    all_[event.execution_id] = Execution(
-                        event.group_id, event.execution_id, event.index, event.attempt
-                    )
-                case ev.ExecutionFinished():
-                    all_[event.execution_id].status = event.status
-                    all_[event.execution_id].n_calls = event.calls
-                case ev.ReplyUndelivered():
-                    all_[event.execution_id].undelivered.add(event.call_id)
-                case ev.ModelCalled():
-                    if event.call_id < all_[event.execution_id].n_calls:
-                        all_[event.execution_id].calls[event.call_id] = event
-                case ev.ExecutionScored():
-                    x = all_[event.execution_id]
-                    in_time = record.offset < ends.get(x.group, math.inf)
-                    if in_time and (x.score is None or event.version >= x.score.version):
-                        x.score = event
+            seen.setdefault(event.event_id, (record.offset, event))
+    return list(seen.values())
+
+
+def read(recorder: Recorder) -> list[Execution]:
+    """The current execution of each place, its calls and its assessment, from events in log order."""
+    all_: dict[str, Execution] = {}
+    ends: dict[str, float] = {}
+    for offset, event in events_in_order(recorder):
+        x = all_.get(getattr(event, "execution_id", ""))
+        match event:
+            case ev.GroupReady(set_name="main"):
+                ends[event.group_id] = event.scores_end
+            case ev.ExecutionLaunched():
+                new = Execution(event.group_id, event.execution_id, event.index, event.attempt)
+                all_[event.execution_id] = new
+            case ev.ExecutionFinished():
+                x.status, x.n_calls = event.status, event.calls
+            case ev.ReplyUndelivered():
+                x.undelivered.add(event.call_id)
+            case ev.ModelCalled() if event.call_id < x.n_calls:
+                x.calls[event.call_id] = event
+            case ev.ExecutionScored() if offset < ends.get(x.group, math.inf):
+                if x.score is None or event.version >= x.score.version:
+                    x.score = event
     newest: dict[tuple[str, int], Execution] = {}
-    for x in all_.values():
-        place = newest.setdefault((x.group, x.index), x)
-        if x.attempt > place.attempt:
-            newest[x.group, x.index] = x
+    for x in sorted(all_.values(), key=lambda x: x.attempt):
+        newest[x.group, x.index] = x
     out = sorted(newest.values(), key=lambda x: (x.group, x.name))
     for x in out:
         x.build()
