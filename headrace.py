@@ -311,6 +311,8 @@ def replay(
     from lake import config as configs
     from lake.layout import Run
     from lake.log import open_log
+    from lake.store import Store
+    from schedulers.control import RunBusy, only_one
     from schedulers.prepare import first_policy
     from trainer import replay as replays
     from trainer.ledger import Follower
@@ -324,7 +326,14 @@ def replay(
     name = name or (",".join(settings) if settings else "check")
     folder = run.replays / name
     set_name = set_name_of(config.admission, before.admission)
-    store = current_lake(log, run, say) if settings else fresh_lake(log, folder / "lake", say)
+    if settings:
+        try:
+            with only_one(run):
+                store = current_lake(log, run)
+        except RunBusy:
+            store = Store(run.lake)  # the run is alive: its own worker keeps its lake up to date
+    else:
+        store = fresh_lake(log, folder / "lake", say)
     derive_set(store, config.admission, set_name, ledger.groups(wanted.stop), say)
     weights = run.weights(0)
     if not weights.exists():

@@ -12,7 +12,7 @@ from lake.config import Admission
 from lake.layout import Run
 from lake.log import Log
 from lake.models import Models
-from lake.store import Fenced, Store
+from lake.store import Store
 from lake.tables import SCHEMAS
 
 GROUPS_AT_ONCE = 32
@@ -37,13 +37,10 @@ def fresh_lake(log: Log, root: Path, say: Progress) -> Store:
     return store
 
 
-def current_lake(log: Log, run: Run, say: Progress) -> Store:
-    """The run's own lake, brought up to the log where no worker of the run does that already."""
+def current_lake(log: Log, run: Run) -> Store:
+    """The run's own lake, brought up to the log.  The caller holds the run: no worker of its own is alive."""
     store = Store(run.lake)
-    try:
-        copy_all(log, store)
-    except Fenced:
-        say("the run is alive: its own worker keeps its lake up to date")
+    copy_all(log, store)
     return store
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
+import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -74,7 +75,9 @@ def test_every_sampled_token_that_may_train_is_a_target_once(demo: Demo) -> None
             select group_id, execution_id, call_id, depth_start, count(*) as n
             from segments where target and group_id in (from consumed) group by all
         )
-        select (select max(n) from counted) as most, (select sum(depth_end - depth_start) from mine) as sampled,
+        select
+            (select max(n) from counted) as most,
+            (select sum(depth_end - depth_start) from mine) as sampled,
             (select sum(length) from segments where target and group_id in (from consumed)) as targets
     """
     (found,) = document("sql", "runs/demo", query, folder=demo.folder)
@@ -132,9 +135,6 @@ def test_wrong_use_is_status_2_with_a_sentence(demo: Demo, tmp_path: Path) -> No
 
 def test_a_check_that_finds_a_difference_is_status_1(demo: Demo, tmp_path: Path) -> None:
     """Corrupt one committed digest in a copy of the log: exactly that step must be named."""
-    import shutil
-    import sqlite3
-
     run = tmp_path / "runs" / "copy"
     run.mkdir(parents=True)
     for name in ("config.json", "log.db", "log.db-wal", "weights"):
@@ -143,11 +143,8 @@ def test_a_check_that_finds_a_difference_is_status_1(demo: Demo, tmp_path: Path)
             shutil.copytree(source, run / name)
         elif source.exists():
             shutil.copyfile(source, run / name)
-    digest = json.loads(
-        command(
-            "sql", "runs/demo", "select digest from steps where step = 2", "--json", folder=demo.folder
-        ).stdout
-    )[0]["digest"]
+    (step,) = document("sql", "runs/demo", "select digest from steps where step = 2", folder=demo.folder)
+    digest = step["digest"]
     changed = 0
     with sqlite3.connect(run / "log.db") as db:
         tables = [t for (t,) in db.execute("select name from sqlite_master where type = 'table'")]

@@ -1,4 +1,4 @@
-"""`kill -9` of any process in the middle of a run, then the same command again: nothing lost, nothing twice."""
+"""`kill -9` of any process in the middle of a run, then the same command again: nothing lost or twice."""
 
 from __future__ import annotations
 
