@@ -49,7 +49,8 @@ async def _serve(arguments: argparse.Namespace) -> None:
     run = Run(arguments.run)
     config = run.config()
     log = open_log(run.log_url(config))
-    engine = EngineClient(arguments.engine)
+    renderer = Renderer.load(run.weights(0))
+    engine = EngineClient(arguments.engine, vocab_size=renderer.vocab_size)
     limits = Limits(
         context_tokens=config.engine.context_tokens,
         new_tokens_max=config.rollout.new_tokens_max,
@@ -59,7 +60,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
         log=log,
         engine=engine,
         engine_name=arguments.engine,
-        renderer=Renderer.load(run.weights(0)),
+        renderer=renderer,
         secret=read_secret(run),
         limits=limits,
         model=config.name,

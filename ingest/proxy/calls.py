@@ -205,7 +205,8 @@ class Caller:
         while not call.gone.done():
             rid = new_rid()
             attempt = asyncio.create_task(self._generate(call, rid))
-            await asyncio.wait({attempt, call.gone}, return_when=asyncio.FIRST_COMPLETED)
+            either: set[asyncio.Future[Any]] = {attempt, call.gone}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not attempt.done():
                 return await self._abort(attempt, rid)
             try:

@@ -136,6 +136,7 @@ class Renderer:
         self._bos = added.get(names.get("bos_token", ""))
         self._generation_prompts: dict[str, str] = {}
         self.stop_ids = tuple(sorted(set(stop_ids)))
+        self.vocab_size: int | None = None  # the model's, where its config tells
         try:
             self._template = _environment().from_string(template)
         except jinja2.TemplateError as error:
@@ -176,7 +177,9 @@ class Renderer:
             raise RenderingError(
                 f"{folder}: the tokenizer has {known} ids, the model {size}; they do not belong together"
             )
-        return cls(tokenizer, template, names, stop_ids)
+        renderer = cls(tokenizer, template, names, stop_ids)
+        renderer.vocab_size = size if isinstance(size, int) else None
+        return renderer
 
     # ------------------------------------------------------------------------------ to text
     def _escape(self, text: str) -> str:

@@ -86,8 +86,10 @@ class EventWriter:
                     await self._write([one])
                 return
             _settle(batch, error)
-        except Exception as error:  # whatever the log raises belongs to those who wait for it
+        except LogError as error:
             _settle(batch, error)
+        except Exception as error:  # no reason of the log's own: it still belongs to those who wait
+            _settle(batch, LogError(f"the log failed with {type(error).__name__}: {error}"))
         else:
             _settle(batch, None)
 

@@ -121,7 +121,7 @@ class ScriptedEngine:
         ids = (
             say.ids if say.ids is not None else self.tokenizer.encode(say.text, add_special_tokens=False).ids
         )
-        ids = ids + [self.tokenizer.token_to_id("<|im_end|>")] if say.stop and say.ids is None else ids
+        ids = [*ids, self.tokenizer.token_to_id("<|im_end|>")] if say.stop and say.ids is None else ids
         reason: dict[str, Any] = {"type": "stop", "matched": stop_id}
         if len(ids) > limit or not say.stop:
             ids, reason = ids[:limit], {"type": "length", "length": limit}

@@ -32,7 +32,9 @@ TEMPLATE = """\
 {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
 {%- elif message.role == 'assistant' %}
 {{- '<|im_start|>assistant\\n' }}
-{%- if message.reasoning_content %}{{- '<think>\\n' + message.reasoning_content + '\\n</think>\\n\\n' }}{%- endif %}
+{%- if message.reasoning_content %}
+{{- '<think>\\n' + message.reasoning_content + '\\n</think>\\n\\n' }}
+{%- endif %}
 {{- message.content }}
 {%- for call in message.tool_calls or [] %}
 {{- '\\n<tool_call>\\n{"name": "' + call.function.name + '", "arguments": {' }}

@@ -119,7 +119,8 @@ def test_helpers_of_hugging_face():
     template = (
         "{% for m in messages %}{% if m.content == 'skip' %}{% continue %}{% endif %}"
         "{% generation %}{{ m.content | tojson }}{% endgeneration %}{% endfor %}"
-        "{{ strftime_now('%Y-%m-%d') }}{% if messages | length > 2 %}{{ raise_exception('too many') }}{% endif %}"
+        "{{ strftime_now('%Y-%m-%d') }}"
+        "{% if messages | length > 2 %}{{ raise_exception('too many') }}{% endif %}"
     )
     renderer = Renderer(TOKENIZER, template, {}, [0])
     assert renderer.render([Message("user", "é"), Message("user", "skip")], now_us=0).text == '"é"1970-01-01'
