@@ -88,6 +88,7 @@ def save(model: CausalLM, folder: Path, *, extra_files_from: Path | None = None)
 def _write(model: CausalLM, part: Path, extra_files_from: Path | None) -> None:
     state = {name: t.detach().to("cpu").contiguous() for name, t in model.state_dict().items()}
     save_file(state, part / "model.safetensors", metadata={"format": "pt"})
+    (part / "model.safetensors").chmod(0o644)  # safetensors leaves it to the owner; engines may be others
     config = model.shape.config(next(iter(state.values())).dtype)
     (part / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     eos = {"eos_token_id": list(model.shape.eos_token_ids)} if model.shape.eos_token_ids else {}

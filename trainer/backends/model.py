@@ -133,7 +133,8 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(self.heads * e, d, bias=False)
         self.q_norm, self.k_norm = RMSNorm(e, s.rms_norm_eps), RMSNorm(e, s.rms_norm_eps)
 
-    def forward(self, x_BTD: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
+    def mix(self, x_BTD: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
+        """What each token gathers, (B, T, H * E), before o_proj."""
         b, t, _ = x_BTD.shape
         q = self.q_norm(self.q_proj(x_BTD).view(b, t, self.heads, self.width)).transpose(1, 2)
         k = self.k_norm(self.k_proj(x_BTD).view(b, t, self.groups, self.width)).transpose(1, 2)
@@ -142,8 +143,7 @@ class Attention(nn.Module):
         share = self.heads // self.groups
         k, v = k.repeat_interleave(share, 1), v.repeat_interleave(share, 1)
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
-        out: Tensor = self.o_proj(y.transpose(1, 2).flatten(2))
-        return out
+        return y.transpose(1, 2).flatten(2)
 
 
 class MLP(nn.Module):
@@ -169,8 +169,14 @@ class Layer(nn.Module):
         self.input_layernorm = RMSNorm(s.hidden_size, s.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(s.hidden_size, s.rms_norm_eps)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin, mask)
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, places: Tensor | None = None
+    ) -> Tensor:
+        """(B, T, D), or (k, D) where only the flat `places` are wanted: nothing else is computed there."""
+        y = self.self_attn.mix(self.input_layernorm(x), cos, sin, mask)
+        if places is not None:
+            x, y = x.flatten(0, 1).index_select(0, places), y.flatten(0, 1).index_select(0, places)
+        x = x + self.self_attn.o_proj(y)
         out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return out
 
@@ -209,21 +215,28 @@ class CausalLM(nn.Module):
         return angle.cos().to(dtype), angle.sin().to(dtype)
 
     def forward_hidden(
-        self, ids_BT: Tensor, positions: Tensor | None = None, mask: Tensor | None = None
+        self,
+        ids_BT: Tensor,
+        positions: Tensor | None = None,
+        mask: Tensor | None = None,
+        places: Tensor | None = None,
     ) -> Tensor:
         """Normalised last states (B, T, D) of token ids (B, T), int64.
 
         positions: (B or 1, T) depths on the path; None counts from 0 along the row.
         mask: what SDPA takes, broadcast to (B, H, T, T), true where a query (row) sees a key; None is
         causal.  A padded tail needs no mask: no earlier token sees it.
+        places: (k,) flat indices into B * T; the states of these alone, (k, D), and the last layer
+        computes no others.
         """
         if positions is None:
             positions = torch.arange(ids_BT.shape[1], device=ids_BT.device)[None]
         x = self.model.embed_tokens(ids_BT)
         cos, sin = self._angles(positions, x.dtype)
-        for layer in self.model.layers:
+        *below, last = self.model.layers
+        for layer in below:
             x = layer(x, cos, sin, mask)
-        out: Tensor = self.model.norm(x)
+        out: Tensor = self.model.norm(last(x, cos, sin, mask, places))
         return out
 
     def logits(self, x: Tensor) -> Tensor:

@@ -7,14 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from trainer.packing import Ints, Packed
+from trainer.packing import Ints
 
 LENGTH_RATIO_MAX = 1.25  # a bucket's longest row over its shortest: at most a fifth of it is padding
 ROWS_MAX = 64  # above this a bucket no longer gains speed, and its activations leave the cache
+
+
+class Rows(Protocol):
+    """Rows and their targets: a Packed, or what a warm-up has."""
+
+    @property
+    def row_start(self) -> Ints: ...  # (R + 1,) offsets into ids
+    @property
+    def ids(self) -> npt.NDArray[np.int32]: ...
+    @property
+    def target_row(self) -> npt.NDArray[Any]: ...  # (K,) ascending
+    @property
+    def target_column(self) -> npt.NDArray[Any]: ...  # (K,) at least 1
 
 
 @dataclass(frozen=True)
@@ -27,22 +41,22 @@ class Bucket:
     target: Ints  # (k,) the target's number among the pack's K
 
 
-def buckets(packed: Packed) -> Iterator[Bucket]:
+def buckets(packed: Rows, length_ratio_max: float = LENGTH_RATIO_MAX) -> Iterator[Bucket]:
     """All rows of the pack, short ones first; a function of the row lengths alone."""
-    lengths = packed.row_lengths
+    lengths = np.diff(packed.row_start)
     order = np.argsort(lengths, kind="stable")
     sorted_lengths = lengths[order]
-    edge = np.searchsorted(packed.target_row, np.arange(packed.rows + 1))
+    edge = np.searchsorted(packed.target_row, np.arange(len(lengths) + 1))
     start = 0
-    while start < packed.rows:  # once a bucket
-        longest = int(sorted_lengths[start] * LENGTH_RATIO_MAX)
+    while start < len(lengths):  # once a bucket
+        longest = int(sorted_lengths[start] * length_ratio_max)
         stop = min(int(np.searchsorted(sorted_lengths, longest, "right")), start + ROWS_MAX)
         yield _bucket(packed, order[start:stop], edge)
         start = stop
 
 
-def _bucket(packed: Packed, rows: npt.NDArray[np.intp], edge: Ints) -> Bucket:
-    lengths = packed.row_lengths[rows]
+def _bucket(packed: Rows, rows: npt.NDArray[np.intp], edge: Ints) -> Bucket:
+    lengths = (packed.row_start[1:] - packed.row_start[:-1])[rows]
     t = int(lengths.max()) - 1
     columns = np.arange(t)
     inside = columns < (lengths - 1)[:, None]

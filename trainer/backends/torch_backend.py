@@ -85,8 +85,9 @@ class TorchBackend:
 
     def _bucket_logprobs(self, bucket: Bucket) -> Tensor:
         """(k,) float32, in the bucket's order."""
-        hidden = self.model.forward_hidden(self._tensor(bucket.ids_BT)).flatten(0, 1)
-        logits = self.model.logits(hidden.index_select(0, self._tensor(bucket.place))).float()
+        places = self._tensor(bucket.place)
+        hidden = self.model.forward_hidden(self._tensor(bucket.ids_BT), places=places)
+        logits = self.model.logits(hidden).float()
         if self._temperature != 1.0:
             logits = logits / self._temperature
         return -F.cross_entropy(logits, self._tensor(bucket.token), reduction="none")
