@@ -13,6 +13,7 @@ HANG_UP_SHARE = 0.02  # of calls: the client hangs up before the answer and asks
 TIME_LIMIT_SHARE = 0.03  # of executions: stopped after 2 to 6 calls, the workspace scored as it is
 CRASH_SHARE = 0.02  # of executions: their evaluator crashes
 HANG_UP_S = (0.002, 0.02)  # how long such a client waits: less than an answer takes
+ASK_AGAIN_S = 0.05  # and how long before it asks again: a request at once could overtake the hang-up
 
 
 class EvaluatorCrashed(RuntimeError):

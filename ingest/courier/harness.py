@@ -20,7 +20,7 @@ import aiohttp
 import msgspec
 
 from ingest.courier import task as world
-from ingest.courier.accidents import NONE, Accidents, EvaluatorCrashed
+from ingest.courier.accidents import ASK_AGAIN_S, NONE, Accidents, EvaluatorCrashed
 from ingest.courier.chat import Completion, Message, dumps, only_call
 from ingest.courier.task import Task, Workspace, checks, parse_task, score
 from ingest.harnesses import Assessed, Assignment, ProxyLost, Setting
@@ -219,6 +219,7 @@ async def run_courier(
             except TimeoutError as error:
                 if patience_s is None:
                     raise ProxyLost(f"{url}: no answer in time") from error
+                await asyncio.sleep(ASK_AGAIN_S)
 
     try:
         request = next(talk)

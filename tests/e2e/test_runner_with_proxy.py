@@ -113,7 +113,7 @@ async def test_every_call_is_captured_as_the_engine_saw_it(world):
     hasty = {
         (e.group_id, e.index)
         for e in world.of("execution.launched")
-        if any(Accidents.drawn(0, e.group_id, e.index).hangs_up_after_s(c) for c in range(6))
+        if any(Accidents.drawn(0, e.group_id, e.index).hangs_up_after_s(c) for c in range(12))
     }
     unread = [c for some in calls.values() for c in some if not c.delivered]
     again = [c for some in calls.values() for c in some if c.retry_of is not None]
@@ -141,7 +141,7 @@ async def test_a_proxy_killed_and_started_again(world):
             await first.wait()
         async with proxy(world, engine, port):
             await world.until(world.settled, process)
-            async with aiohttp.ClientSession() as http, http.get(f"{url}/health") as health:
+            async with aiohttp.ClientSession() as http, http.get(f"http://127.0.0.1:{port}/health") as health:
                 assert (await health.json())["executions"] == 0
     world.check()
     statuses = world.statuses()
