@@ -7,7 +7,7 @@ caller has on the connection, and the one-row relation `params`.
     models = Models.load()
     con = duckdb.connect()
     register(con, {"event_calls": calls, "event_executions": executions, ...})
-    tables = models.derive(con, ["segments", "weights", "trees"], Params(set_name="main", j_max=5))
+    tables = models.derive(con, ["segments", "weights", "trees"], Params(j_max=5))
 
 The first lines of a file are its header: what a row is and why, then its key, which is unique and also
 the order of the rows, so that the same input gives the same bytes:
@@ -52,7 +52,7 @@ class Params(msgspec.Struct, frozen=True, kw_only=True):
     `j_max`: admitted paths an execution, 0 for no cap.  `seed` (int64) is that of the draws.
     """
 
-    set_name: str = "main"
+    set_name: str = "default"
     j_max: int = 5
     seed: int = 0
     advantage: Literal["centred", "standardised"] = "centred"
@@ -166,17 +166,22 @@ class Models:
         uses = {n: sum(m.reads[n] for m in needed) for n in self.by_name}
         inlined = [m for m in needed if uses[m.name] == 1 and m.name not in outputs and not keep]
         tables = [m for m in needed if m not in inlined]
+        made: list[str] = []
         try:
             _create_params(con, params)
+            made.append("params")
             for model in tables:
                 con.execute(f"create or replace temp table {model.name} as {_with(model, inlined)}")
+                made.append(model.name)
             return {name: self._ordered(con, name) for name in outputs}
         except duckdb.CatalogException as error:
-            raise ModelError(f"{error}; register the event tables first (lake.models.register)") from error
+            raise ModelError(
+                f"{error}\nRegister the event tables first (lake.models.register), and derive on a connection "
+                "on which the models are not defined as views."
+            ) from error
         finally:
-            if not keep:
-                names = ["params", *(m.name for m in tables)]
-                con.execute("; ".join(f"drop table if exists temp.{name}" for name in names))
+            if made and not keep:
+                con.execute("; ".join(f"drop table temp.{name}" for name in made))
 
     def define(self, con: Connection, params: Params, *, given: Collection[str] = ()) -> None:
         """Every model as a temporary view on the connection, for queries by hand; nothing is computed."""

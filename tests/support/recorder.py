@@ -78,7 +78,7 @@ class Recorder:
             )
         )
 
-    def ready(self, group: str, scores_end: int, set_name: str = "main") -> None:
+    def ready(self, group: str, scores_end: int, set_name: str = "default") -> None:
         self.add(
             ev.GroupReady(
                 time_us=self.tick(),

@@ -141,7 +141,7 @@ def read(recorder: Recorder) -> list[Execution]:
     for offset, event in events_in_order(recorder):
         x = all_.get(getattr(event, "execution_id", ""))
         match event:
-            case ev.GroupReady(set_name="main"):
+            case ev.GroupReady(set_name="default"):
                 ends[event.group_id] = event.scores_end
             case ev.ExecutionLaunched():
                 new = Execution(event.group_id, event.execution_id, event.index, event.attempt)
