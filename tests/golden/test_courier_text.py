@@ -14,6 +14,7 @@ import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
+from ingest.courier.__main__ import main
 from ingest.courier.chat import Function, Message, ToolCall
 from ingest.courier.demonstrations import answers_only, demonstrations, render, write_demonstrations
 from ingest.courier.harness import Outcome, conversation
@@ -172,3 +173,19 @@ def test_no_demonstration_without_a_number():
 
 def test_messages_on_the_wire_have_no_unset_fields():
     assert msgspec.to_builtins(Message(role="user", content="x")) == {"role": "user", "content": "x"}
+
+
+def test_prepare_writes_what_a_warm_up_reads(tmp_path, capsys):
+    folder = tmp_path / "v0"
+    assert main(["prepare", "--folder", str(folder), "--seed", "3", "--executions", "4"]) == 0
+    assert json.loads(capsys.readouterr().out)["executions"] == 4
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "chat_template.jinja",
+        "demonstrations.parquet",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
+    assert pq.read_table(folder / "demonstrations.parquet").equals(demonstrations(3, 4)[0])
+    assert main(["prepare", "--folder", str(folder), "--seed", "3", "--executions", "0"]) == 2
+    assert main(["tasks", "--seed", "3", "--count", "0"]) == 2
+    assert "at least" in capsys.readouterr().err
