@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
 from uuid import uuid4
 
 import aiohttp
@@ -45,7 +45,7 @@ def _sentence(status: int, body: bytes) -> str:
 
 
 class EngineClient:
-    """One engine, one shared session.  Use it inside one event loop; `close` it.
+    """One engine, one shared session.  Use it inside one event loop, with `async with` or `close`.
 
     - Connections are kept alive, at most CONNECTIONS_MAX.
     - Nothing is tried twice here: the caller knows whether another try is right.
@@ -59,6 +59,12 @@ class EngineClient:
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
         self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     async def _send(
         self, method: str, path: str, body: Any = None, *, timeout_s: float, passing: tuple[int, ...] = ()

@@ -56,6 +56,8 @@ class Call(msgspec.Struct, kw_only=True):
 
     def spans(self) -> list[tuple[int, int, int]]:
         """(version, start, end) over the output tokens; spans without a token are left out."""
+        if not self.switches:  # it never ran
+            return []
         ends = [start for _, start in self.switches[1:]] + [len(self.output_ids)]
         return [(v, a, b) for (v, a), b in zip(self.switches, ends, strict=True) if b > a]
 
@@ -169,6 +171,7 @@ class Batch:
             self.slots.flush()
 
     # ------------------------------------------------------------------------------------------- a step
+    @torch.inference_mode()
     def step(self) -> list[Call]:
         """Feed and sample once.  Returns calls that finished, and streaming ones with a new token."""
         self._admit()

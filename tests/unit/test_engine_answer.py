@@ -1,0 +1,90 @@
+"""Answers of engines, right and wrong, as public reports describe them (the numbers are the cases')."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from ingest.engines.client import EngineClient, EngineRefused, new_rid, read_answer
+from lake.events import VersionSpan
+
+
+def answer(**meta) -> bytes:
+    meta = {
+        "finish_reason": {"type": "stop", "matched": 9},
+        "output_token_logprobs": [[-0.5, 4, None], [-1.5, 7, None], [-0.1, 9, None]],
+        "weight_version": "3",
+        "weight_versions": [{"version": "2", "start": 0, "end": 1}, {"version": "3", "start": 1, "end": 3}],
+        "cached_tokens": 11,
+    } | meta
+    meta = {k: v for k, v in meta.items() if v != "absent"}
+    return json.dumps({"text": "x", "output_ids": [4, 7, 9], "meta_info": meta}).encode()
+
+
+def test_a_whole_answer():
+    g = read_answer(answer(), vocab_size=10)
+    assert g.output_ids.tolist() == [4, 7, 9]  # 24: the stop token is the last id
+    assert (g.output_ids.dtype, g.output_logprobs.dtype) == (np.int32, np.float32)
+    assert g.spans == (VersionSpan(2, 0, 1), VersionSpan(3, 1, 3))  # 27
+    assert (g.finish_reason, g.cached_tokens, g.weight_version) == ("stop", 11, 3)
+
+
+@pytest.mark.parametrize("version", ["absent", "default", None])
+def test_28_no_version_is_unknown(version):
+    g = read_answer(answer(weight_version=version, weight_versions="absent"), vocab_size=None)
+    assert (g.spans, g.weight_version) == ((), None)
+
+
+def test_28_a_span_of_unknown_version():
+    g = read_answer(answer(weight_versions=[{"version": "default", "start": 0, "end": 3}]), vocab_size=None)
+    assert g.spans == (VersionSpan(None, 0, 3),)
+
+
+@pytest.mark.parametrize(
+    ("meta", "sentence"),
+    [
+        # 31
+        ({"output_token_logprobs": [[-0.5, 4, None], [None, 7, None], [-0.1, 9, None]]}, r"token 1 \(id 7\)"),
+        ({"output_token_logprobs": "absent"}, "missing for 3 output ids"),
+        ({"output_token_logprobs": None}, "missing for 3 output ids"),
+        ({"output_token_logprobs": [[-0.5, 4, None], [-0.1, 9, None]]}, "2 entries for 3"),
+        # 32
+        ({"output_token_logprobs": [[-0.5, 4, None], [-1.0, None, None], [-0.1, 9, None]]}, "is of id None"),
+        ({"output_token_logprobs": [[-0.5, 4, None], [-1.0, 8, None], [-0.1, 9, None]]}, "is of id 8"),
+        ({"weight_versions": [{"version": "2", "start": 0, "end": 2}]}, "covers 2 of 3"),
+        ({"weight_versions": [{"version": "2", "start": 1, "end": 3}]}, "after token 0"),
+        ({"finish_reason": {"type": "exploded"}}, "does not decode"),
+        ({"finish_reason": "absent"}, "does not decode"),
+    ],
+)
+def test_what_cannot_be_trusted_is_refused_by_name(meta, sentence):
+    with pytest.raises(EngineRefused, match=sentence):
+        read_answer(answer(**meta), vocab_size=None)
+
+
+def test_an_id_outside_the_vocabulary_is_refused():
+    with pytest.raises(EngineRefused, match="0 to 8 is possible"):
+        read_answer(answer(), vocab_size=9)
+
+
+@pytest.mark.parametrize("body", [b"", b"\xff", b"[]", b'{"output_ids": [1]}'])
+def test_what_is_no_answer_is_refused(body):
+    with pytest.raises(EngineRefused, match="does not decode"):
+        read_answer(body, vocab_size=None)
+
+
+@pytest.mark.parametrize(
+    "ids", [np.empty(0, np.int32), np.ones(1, np.int64), np.ones((1, 1), np.int32), np.full(1, 10, np.int32)]
+)
+async def test_ids_are_checked_before_they_are_sent(ids):
+    client = EngineClient("http://127.0.0.1:9", vocab_size=10)
+    with pytest.raises(EngineRefused):
+        await client.generate(ids, rid=new_rid(), new_tokens_max=1, temperature=1.0, timeout_s=1)
+
+
+def test_ids_have_one_length():
+    rids = {new_rid() for _ in range(100)}
+    assert {len(r) for r in rids} == {32}
+    assert len(rids) == 100
