@@ -115,10 +115,13 @@ def _require(table: pa.Table, names: Sequence[str], what: str) -> None:
         )
 
 
-def _places(wanted: pa.Array, among: pa.Array, what: str) -> Ints:
-    """The index of each id in `among`, -1 where it is not there."""
-    if pc.count_distinct(among).as_py() != len(among):
+def _unique(ids: pa.Array, what: str) -> None:
+    if pc.count_distinct(ids).as_py() != len(ids):
         raise PackingError(f"the table of {what} has an execution twice; derive the group's tables again")
+
+
+def _places(wanted: pa.Array, among: pa.Array) -> Ints:
+    """The index of each id in `among`, -1 where it is not there."""
     found = pc.index_in(wanted, value_set=among.cast(wanted.type))
     return np.asarray(pc.fill_null(found, -1)).astype(np.int64)
 
@@ -126,6 +129,7 @@ def _places(wanted: pa.Array, among: pa.Array, what: str) -> Ints:
 def _executions(weights: pa.Table) -> tuple[pa.Array, Floats, Ints, int]:
     """Ids (sorted), advantages and target counts of those to compute, and E."""
     ids = _column(weights, "execution_id")
+    _unique(ids, "weights")
     n = _numbers(weights, "n_targets", np.int64, 0)
     counted = _numbers(weights, "valid", np.bool_, False) & (n > 0)
     advantage = _numbers(weights, "advantage", np.float64, np.nan)
@@ -192,7 +196,7 @@ def _segments(segments: pa.Table, ids: pa.Array) -> _Segments:
     if (bad := target & ~(_numbers(segments, "sampled", np.bool_) & (logprob >= 0))).any():
         _refuse("a target segment was not sampled, or has no log-probabilities", names, bad)
     path, depth, length, tree = (_numbers(segments, name, np.int64) for name in INTEGERS)
-    s = _Segments(_places(names, ids, "weights"), path, depth, length, tree, logprob, target)
+    s = _Segments(_places(names, ids), path, depth, length, tree, logprob, target)
     s = s.take(s.execution >= 0)
     if (bad := (s.length <= 0) | (s.depth < 0)).any():
         _refuse("a segment has no length, or a depth below 0", ids.take(pa.array(s.execution)), bad)
@@ -230,7 +234,8 @@ def pack(weights: pa.Table, segments: pa.Table, trees: pa.Table) -> Packed:
     _require(segments, SEGMENTS, "segments")
     _require(trees, TREES, "trees")
     ids, advantage, n_targets, executions_valid = _executions(weights)
-    at = _places(ids, _column(trees, "execution_id"), "trees")
+    _unique(_column(trees, "execution_id"), "trees")
+    at = _places(ids, _column(trees, "execution_id"))
     if (at < 0).any():
         _refuse("its tree is missing", ids, at < 0)
     tokens, logprobs = _lists(trees, "token_ids", at), _lists(trees, "logprobs", at)

@@ -1,0 +1,129 @@
+"""The loss and its gradient against the printed formulas, written a second time and without torch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tests.support.batch import random_batch
+
+from lake.config import Objective
+from trainer.objective import Targets, add_up, finish, loss_sum
+
+CLIP = 0.05  # wide enough that some executions are masked and some are not
+FORMS = [("token", "mu"), ("token", "recomputed"), ("gspo", "mu"), ("gspo", "recomputed")]
+
+
+def naive(pi, base, old, mu, execution, advantage, n, config):
+    """The sum of objective.md token by token; what is under stop_gradient is taken at `base`."""
+    total = 0.0
+    for i in range(len(n)):
+        mine = np.flatnonzero(execution == i)
+        s = np.exp(sum(base[t] - old[t] for t in mine) / n[i])
+        a = advantage[i]
+        masked = (a > 0 and s > 1 + config.clip_high) or (a < 0 and s < 1 - config.clip_low)
+        for t in mine:
+            if config.form == "token":
+                w = min(np.exp(base[t] - mu[t]), config.cap)
+                total -= (0.0 if masked else 1.0) * w * a * pi[t] / n[i]
+            else:
+                w = min(np.exp(old[t] - mu[t]), config.cap)
+                r = s * np.exp(pi[t] - base[t])
+                clipped = min(max(r, 1 - config.clip_low), 1 + config.clip_high)
+                total -= w * min(r * a, clipped * a) / n[i]
+    return total
+
+
+def case(form, old_is, seed=0):
+    config = Objective(form=form, old=old_is, clip_low=CLIP, clip_high=CLIP, cap=1.3)
+    b = random_batch(seed, executions=9, spread=0.6)
+    old = b.mu if old_is == "mu" else b.pi + np.random.default_rng(seed).normal(0, 0.1, len(b.pi))
+    return config, b, old
+
+
+@pytest.mark.parametrize(("form", "old_is"), FORMS)
+def test_value_gradient_and_finite_differences(form, old_is):
+    config, b, old = case(form, old_is)
+    pi = torch.tensor(b.pi, requires_grad=True)
+    targets = Targets(*(torch.tensor(x) for x in (b.mu, b.execution, b.advantage, b.n)))
+    loss, sums = loss_sum(pi, torch.tensor(old), targets, config)
+    loss.backward()
+    arguments = (b.pi, old, b.mu, b.execution, b.advantage, b.n, config)
+    assert loss.item() == pytest.approx(naive(b.pi, *arguments), abs=1e-10)
+
+    s = np.exp(np.bincount(b.execution, b.pi - old) / b.n)
+    masked = ((b.advantage > 0) & (s > 1 + CLIP)) | ((b.advantage < 0) & (s < 1 - CLIP))
+    assert 0 < masked.sum() < len(masked)
+    w = np.minimum(np.exp((b.pi if form == "token" else old) - b.mu), config.cap)
+    assert form == "gspo" or 0 < (w == config.cap).sum() < len(w)
+    printed = -((~masked * b.advantage * (s if form == "gspo" else 1.0) / b.n)[b.execution]) * w
+    np.testing.assert_allclose(pi.grad.numpy(), printed, rtol=0, atol=1e-12)
+
+    h = 1e-5
+    for t in range(len(b.pi)):
+        step = np.eye(1, len(b.pi), t)[0] * h
+        slope = (naive(b.pi + step, *arguments) - naive(b.pi - step, *arguments)) / (2 * h)
+        assert slope == pytest.approx(pi.grad[t].item(), abs=1e-8)
+    assert sums["masked_up"].item() == (masked & (b.advantage > 0)).sum()
+    assert sums["masked_down"].item() == (masked & (b.advantage < 0)).sum()
+
+
+@pytest.mark.parametrize("form", ["token", "gspo"])
+def test_at_the_very_edge_of_the_clip_range_nothing_is_masked(form):
+    config = Objective(form=form, clip_low=0.5, clip_high=1.0)
+    pi = torch.tensor([np.log(2.0), np.log(0.5)], requires_grad=True, dtype=torch.float64)
+    targets = Targets(torch.zeros(2), torch.tensor([0, 1]), torch.tensor([1.0, -1.0]).double(), torch.ones(2))
+    loss_sum(pi, torch.zeros(2), targets, config)[0].backward()
+    assert (pi.grad != 0).all()
+
+
+def test_only_the_outward_direction_is_masked():
+    config = Objective()
+    for advantage, log_s, masked in (
+        (1.0, 0.01, True),
+        (1.0, -0.01, False),
+        (-1.0, 0.01, False),
+        (-1.0, -0.01, True),
+    ):
+        targets = Targets(
+            torch.zeros(3), torch.zeros(3).long(), torch.tensor([advantage]).double(), torch.tensor([3])
+        )
+        pi = torch.full((3,), log_s, requires_grad=True)
+        loss_sum(pi, torch.zeros(3), targets, config)[0].backward()
+        assert bool((pi.grad == 0).all()) is masked
+
+
+def test_statistics_of_parts_add_up_to_those_of_the_whole():
+    config, b, _ = case("token", "mu", seed=3)
+
+    def sums(picked):
+        executions = np.flatnonzero(picked)
+        mine = np.isin(b.execution, executions)
+        targets = Targets(
+            torch.tensor(b.mu[mine]),
+            torch.tensor(np.searchsorted(executions, b.execution[mine])),
+            torch.tensor(b.advantage[executions]),
+            torch.tensor(b.n[executions]),
+        )
+        values = loss_sum(torch.tensor(b.pi[mine]), targets.mu, targets, config)[1]
+        return {name: value.item() for name, value in values.items()}
+
+    half = np.arange(len(b.n)) % 2 == 0
+    whole, parts = sums(half | True), add_up(add_up({}, sums(half)), sums(~half))
+    assert parts == pytest.approx(whole, abs=1e-12)
+    assert add_up(whole, {}) == whole
+    means = finish(whole)
+    gap = b.pi - b.mu
+    log_s = np.bincount(b.execution, gap) / b.n
+    assert means["gap_abs"] == pytest.approx(np.abs(gap).mean())
+    assert means["gap_abs_max"] == pytest.approx(np.abs(gap).max())
+    assert means["kl3"] == pytest.approx((np.exp(gap) - 1 - gap).mean())
+    assert means["log_s_up"] == pytest.approx(log_s[b.advantage > 0].mean())
+    assert means["log_s_down"] == pytest.approx(log_s[b.advantage < 0].mean())
+    assert means["cap_rate"] == pytest.approx((np.exp(gap) > config.cap).mean())
+    masked = ((b.advantage > 0) & (np.exp(log_s) > 1 + CLIP)) | (
+        (b.advantage < 0) & (np.exp(log_s) < 1 - CLIP)
+    )
+    assert means["clip_rate"] == pytest.approx(masked.mean())
+    assert means["masked_targets"] == pytest.approx(masked[b.execution].mean())
+    assert finish({}) == {}
