@@ -145,24 +145,23 @@ def test_targets_are_what_the_assistant_wrote(tokenizer):
 
 
 def test_demonstrations(tmp_path, tokenizer):
-    table, mean = demonstrations(seed=0, executions=300, per_batch=2)
-    assert table.equals(demonstrations(seed=0, executions=300, per_batch=2)[0])
-    assert not table.equals(demonstrations(seed=1, executions=300, per_batch=2)[0])
-    assert 0.22 < mean < 0.32
+    table, mean = demonstrations(seed=0, executions=150, per_batch=2)
+    assert table.equals(demonstrations(seed=0, executions=150, per_batch=2)[0])
+    assert not table.equals(demonstrations(seed=1, executions=150, per_batch=2)[0])
+    assert 0.21 < mean < 0.33
     execution = table["execution"].to_numpy()
     assert (np.diff(execution) >= 0).all()
     assert (np.bincount(execution) == 3).all()  # main, clerk, main again
     assert (table["batch"].to_numpy() == execution // 2).all()
     for row in table.slice(0, 30).to_pylist():
         assert len(row["token_ids"]) == len(row["targets"])
-        learned, inside = [], False
+        learned = []
         text = tokenizer.decode(row["token_ids"], skip_special_tokens=False)
         for part in text.split("<|im_start|>")[1:]:
             if part.startswith("assistant\n"):
                 learned += ids(tokenizer, part.removeprefix("assistant\n").removesuffix("\n"))
         assert [t for t, ours in zip(row["token_ids"], row["targets"], strict=True) if ours] == learned
-        assert not inside
-    assert write_demonstrations(tmp_path, 0, 300) == mean
+    assert write_demonstrations(tmp_path, 0, 150) == mean
     assert pq.read_table(tmp_path / "demonstrations.parquet").equals(table)
 
 

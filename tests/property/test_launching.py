@@ -117,7 +117,7 @@ def groups():
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(data=st.data(), groups=groups(), slots=st.integers(1, 4))
 def test_every_place_ends_closed_and_was_launched_once_an_attempt(data, groups, slots):
     model = Model(groups, slots)
@@ -149,7 +149,7 @@ def test_every_place_ends_closed_and_was_launched_once_an_attempt(data, groups, 
     assert folded(model.log).next(10) == folded(model.log).live() == []
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data(), groups=groups())
 def test_repeats_and_the_order_of_topics_change_nothing(data, groups):
     model = Model(groups, 3)
