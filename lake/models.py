@@ -176,8 +176,8 @@ class Models:
             return {name: self._ordered(con, name) for name in outputs}
         except duckdb.CatalogException as error:
             raise ModelError(
-                f"{error}\nRegister the event tables first (lake.models.register), and derive on a connection "
-                "on which the models are not defined as views."
+                f"{error}\nRegister the event tables first (lake.models.register), and derive on another "
+                "connection than the one that has the models as views."
             ) from error
         finally:
             if made and not keep:

@@ -11,54 +11,60 @@ with recursive limits as materialized (
     from params
 ),
 
+numbered as materialized (
+    select execution_id, row_number() over (order by execution_id) as number
+    from valid_executions
+),
+
 held as materialized (
-    select p.execution_id, p.leaf, p.node, p.length, l.role_rank
+    select v.number, p.leaf, p.leaf_rank, p.node, p.length
     from leaf_paths as p
-    semi join valid_executions as v on v.execution_id = p.execution_id
-    join leaves as l on l.execution_id = p.execution_id and l.leaf = p.leaf
+    join numbered as v on v.execution_id = p.execution_id
     where p.trainable
 ),
 
-drawn(execution_id, path, leaf, new_targets) using key (execution_id, path) as (
-    select distinct execution_id, 0::bigint, -1::bigint, 0::bigint
+drawn(number, path, leaf, new_targets) using key (number, path) as (
+    select distinct number, 0::bigint, -1::bigint, 0::bigint
     from held
     union
     select
-        w.execution_id,
-        w.path,
-        arg_min(w.leaf, (w.role_rank, w.key, w.leaf)),
-        arg_min(w.tokens, (w.role_rank, w.key, w.leaf))
+        k.number,
+        k.path,
+        arg_min(k.leaf, (k.leaf_rank, k.key, k.leaf)),
+        arg_min(k.tokens, (k.leaf_rank, k.key, k.leaf))
     from (
         select
-            h.execution_id,
-            n.path + 1 as path,
-            h.leaf,
-            h.role_rank,
-            sum(h.length)::bigint as tokens,
+            w.number,
+            d.path + 1 as path,
+            w.leaf,
+            w.leaf_rank,
+            w.tokens,
             -ln(
-                (
-                    (md5_number(concat_ws('|', m.seed, h.execution_id, n.path + 1, h.leaf)) >> 75)::double
-                    + 0.5
-                ) / 9007199254740992.0
-            ) / sum(h.length) as key
-        from held as h
-        join drawn as n on n.execution_id = h.execution_id
-        join limits as m on n.path < m.paths_max
-        anti join (
-            select o.execution_id, o.node
-            from held as o
-            join recurring.drawn as d on d.execution_id = o.execution_id and d.leaf = o.leaf
-        ) as masked
-            on masked.execution_id = h.execution_id and masked.node = h.node
-        group by h.execution_id, n.path, h.leaf, h.role_rank, m.seed
-    ) as w
-    group by w.execution_id, w.path
+                ((md5_number(concat_ws('|', m.seed, v.execution_id, d.path + 1, w.leaf)) >> 75)::double + 0.5)
+                / 9007199254740992.0
+            ) / w.tokens as key
+        from (
+            select h.number, h.leaf, h.leaf_rank, sum(h.length)::bigint as tokens
+            from held as h
+            anti join (
+                select o.number, o.node
+                from held as o
+                join recurring.drawn as r on r.number = o.number and r.leaf = o.leaf
+            ) as masked
+                on masked.number = h.number and masked.node = h.node
+            group by h.number, h.leaf, h.leaf_rank
+        ) as w
+        join drawn as d on d.number = w.number
+        join numbered as v on v.number = w.number
+        join limits as m on d.path < m.paths_max
+    ) as k
+    group by k.number, k.path
 ),
 
 final as (
     select
         l.group_id,
-        d.execution_id,
+        l.execution_id,
         d.path,
         d.leaf,
         case l.role_rank
@@ -69,7 +75,8 @@ final as (
         end as role,
         d.new_targets
     from drawn as d
-    join leaves as l on l.execution_id = d.execution_id and l.leaf = d.leaf
+    join numbered as v on v.number = d.number
+    join leaves as l on l.execution_id = v.execution_id and l.leaf = d.leaf
     where d.path > 0
 )
 

@@ -15,7 +15,7 @@ from tests.support.recorder import Recorder, derive
 from tests.support.reference import Execution, advantages, number, read
 
 OUTPUTS = ("nodes", "leaves", "leaf_paths", "trees", "admitted", "segments", "weights", "group_state")
-RANDOM = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+RANDOM = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def by_execution(table, executions: list[Execution]) -> dict[str, list[dict]]:
@@ -109,7 +109,7 @@ def test_admission_ownership_and_weights(recorder: Recorder, j_max: int, seed: i
             assert row["token_weight"] is None
 
 
-@settings(RANDOM, max_examples=25)
+@settings(RANDOM, max_examples=10)
 @given(lakes(), st.randoms(use_true_random=False))
 def test_same_bytes_whatever_the_row_order_threads_and_repeats(recorder: Recorder, random):
     tables = recorder.tables()

@@ -1,0 +1,148 @@
+"""Event tables of many executions, made by arrays: for measuring, at the shapes of long-running agents."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from lake.tables import SCHEMAS
+
+
+def _fill(name: str, columns: dict[str, object], rows: int) -> pa.Table:
+    """The table's schema with these columns, null elsewhere."""
+    arrays = []
+    for field in SCHEMAS[name]:
+        given = columns.get(field.name)
+        if given is None:
+            arrays.append(pa.nulls(rows, field.type))
+        elif isinstance(given, pa.Array):
+            arrays.append(given.cast(field.type))
+        elif isinstance(given, (str, bool, int, float)):
+            arrays.append(pa.repeat(pa.scalar(given, field.type), rows))
+        else:
+            arrays.append(pa.array(given, field.type))
+    return pa.Table.from_arrays(arrays, schema=SCHEMAS[name])
+
+
+def _lists(lengths: np.ndarray, values: pa.Array) -> pa.Array:
+    offsets = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    return pa.ListArray.from_arrays(pa.array(offsets), values)
+
+
+def structure(rng: np.random.Generator, calls: int) -> list[tuple[int | None, int, int, int, str]]:
+    """(parent, shared length, context, output, role) of each call of one execution.
+
+    One main conversation that mostly extends, with retries, edits, sub-agents and compactions.
+    """
+    out: list[tuple[int | None, int, int, int, str]] = []
+    ends: list[int] = []
+    talk, role, left = -1, "main", 0  # last call of the conversation; what it is; calls left of a sub-agent
+    kept = -1
+    for c in range(calls):
+        n_context, n_output = int(rng.integers(20, 160)), int(rng.integers(8, 80))
+        parent, shared = (talk, ends[talk]) if talk >= 0 else (None, 0)
+        kind = rng.random()
+        if left == 0 and role == "sub-agent":
+            talk, role = kept, "main"
+            parent, shared = talk, ends[talk]
+        elif role == "main" and kind < 0.02 and c + 8 < calls:
+            kept, role, left, parent, shared = talk, "sub-agent", int(rng.integers(3, 8)), None, 0
+            if talk < 0:
+                role, left = "main", 0
+        elif parent is not None and kind < 0.06:  # an edited or cut output: leaves inside its parent
+            start = out[parent][1]
+            shared = int(rng.integers(start + 1, ends[parent] + 1))
+        elif role == "main" and kind < 0.065:  # a compaction restarts from a summary
+            parent, shared = None, 0
+        left = max(0, left - 1)
+        out.append((parent, shared, n_context, n_output, role))
+        ends.append(shared + n_context + n_output)
+        talk = c
+    return out
+
+
+def big_lake(groups: int, size: int, calls: int, seed: int = 0) -> dict[str, pa.Table]:
+    """`groups` complete groups of `size` executions of `calls` calls each, all assessed."""
+    rng = np.random.default_rng(seed)
+    shapes = [structure(rng, calls) for _ in range(min(32, groups * size))]
+    names = [(f"group-{g:05d}", f"group-{g:05d}/{i}", i) for g in range(groups) for i in range(size)]
+    n = len(names) * calls
+    rows = [(g, x, c, *shape) for k, (g, x, _) in enumerate(names) for c, shape in enumerate(shapes[k % len(shapes)])]
+    group, execution, call_id, parent, shared, n_context, n_output, role = zip(*rows, strict=True)
+    context, output = np.array(n_context), np.array(n_output)
+    ids = rng.integers(0, 50_000, int(context.sum()) + int(output.sum())).astype(np.int32)
+    tables = {
+        "event_calls": _fill(
+            "calls",
+            {
+                "event_id": [f"{x}:{c}" for x, c in zip(execution, call_id, strict=True)],
+                "type": "model.called",
+                "log_partition": 0,
+                "log_offset": np.arange(n),
+                "time_us": np.arange(n),
+                "group_id": group,
+                "execution_id": execution,
+                "call_id": call_id,
+                "role": role,
+                "parent_call_id": parent,
+                "shared_len": shared,
+                "context_ids": _lists(context, pa.array(ids[: context.sum()])),
+                "output_ids": _lists(output, pa.array(ids[context.sum() :])),
+                "output_logprobs": _lists(
+                    output, pa.array(-rng.exponential(1.0, int(output.sum())).astype(np.float32))
+                ),
+                "relation": "extends",
+                "delivered": True,
+                "n_context": n_context,
+                "n_output": n_output,
+            },
+            n,
+        )
+    }
+    e = len(names)
+    head = {
+        "group_id": [g for g, _, _ in names] * 2,
+        "execution_id": [x for _, x, _ in names] * 2,
+        "type": ["execution.launched"] * e + ["execution.finished"] * e,
+        "event_id": [f"{x}:{kind}" for kind in ("launched", "finished") for _, x, _ in names],
+        "log_offset": np.arange(2 * e),
+        "index": [i for _, _, i in names] + [None] * e,
+        "attempt": [0] * e + [None] * e,
+        "status": [None] * e + ["completed"] * e,
+        "calls": [None] * e + [calls] * e,
+        "log_partition": 0,
+    }
+    tables["event_executions"] = _fill("executions", head, 2 * e)
+    tables["event_scores"] = _fill(
+        "scores",
+        {
+            "group_id": [g for g, _, _ in names],
+            "execution_id": [x for _, x, _ in names],
+            "event_id": [f"{x}:scored" for _, x, _ in names],
+            "type": "execution.scored",
+            "log_offset": np.arange(e),
+            "log_partition": 0,
+            "assessment": "scored",
+            "value": rng.random(e),
+            "evaluator": "task",
+            "version": 0,
+        },
+        e,
+    )
+    tables["event_groups"] = _fill(
+        "groups",
+        {
+            "group_id": [f"group-{g:05d}" for g in range(groups)],
+            "event_id": [f"group-{g:05d}:dispatched" for g in range(groups)],
+            "type": "group.dispatched",
+            "log_offset": np.arange(groups),
+            "log_partition": 0,
+            "task": "{}",
+            "size": size,
+            "policy_version": 0,
+            "boundary": 0,
+        },
+        groups,
+    )
+    return tables
