@@ -16,9 +16,14 @@ def table_digest(table: pa.Table) -> str:
     """sha256 over names, types and values of the columns, in hexadecimal."""
     h = hashlib.sha256()
     for field in table.schema:
-        h.update(f"{field.name}:{field.type}:{table.num_rows};".encode())
+        h.update(f"{field.name}:{_type_name(field.type)}:{table.num_rows};".encode())
         _feed(h, table.column(field.name).combine_chunks(), field.type)
     return h.hexdigest()
+
+
+def _type_name(kind: pa.DataType) -> str:
+    """A list is its values' type: writers name the inner field `item`, `element` or `l`."""
+    return f"list<{_type_name(kind.value_type)}>" if pa.types.is_list(kind) else str(kind)
 
 
 def _feed(h: hashlib._Hash, array: pa.Array, kind: pa.DataType) -> None:

@@ -48,3 +48,9 @@ def test_order_and_names_count() -> None:
 
 def test_empty_tables_have_a_digest() -> None:
     assert table_digest(SCHEMA.empty_table()) == table_digest(TABLE.slice(0, 0))
+
+
+def test_the_name_of_a_lists_inner_field_does_not_matter() -> None:
+    inner = [pa.list_(pa.field(name, pa.int32())) for name in ("item", "element")]
+    one, other = (pa.table({"l": pa.array([[1], None], kind)}) for kind in inner)
+    assert table_digest(one) == table_digest(other)
