@@ -55,36 +55,50 @@ def _common(a: Ids, b: Ids) -> int:
 
 
 class Matcher:
-    """The calls of one execution.  Time per call is linear in its tokens; nothing is forgotten."""
+    """The calls of one execution; nothing is forgotten."""
 
     def __init__(self) -> None:
         self._root = _Edge(-1, 0, 0, {})
         self._kept: dict[int, _Kept] = {}
+        self._ends: dict[int, _Edge] = {}  # the edge on which a call's sequence ends
 
     def _tokens(self, edge: _Edge) -> Ids:
         kept = self._kept[edge.owner]
         return kept.own[edge.start - kept.shared : edge.end - kept.shared]
 
-    def _walk(self, ids: Ids) -> tuple[_Edge, int, int]:
-        """(edge, tokens matched inside it, tokens matched in all): the deepest place that ids reach."""
-        edge, inside, at = self._root, 0, 0
+    def _walk(self, ids: Ids, edge: _Edge, at: int) -> tuple[_Edge, int]:
+        """Go on from a place with ids[at:]: (edge, depth) of the deepest place that they reach."""
         while at < len(ids):
-            child = edge.children.get(int(ids[at]))
-            if child is None:
+            if at == edge.end:
+                child = edge.children.get(int(ids[at]))
+                if child is None:
+                    break
+                edge = child
+            inside = at - edge.start
+            same = _common(self._tokens(edge)[inside:], ids[at:])
+            at += same
+            if at < edge.end:
                 break
-            tokens = self._tokens(child)
-            inside = _common(tokens, ids[at:])
-            edge, at = child, at + inside
-            if inside < len(tokens):
-                break
-        return edge, inside, at
+        return edge, at
 
-    def longest_prefix(self, ids: Ids) -> tuple[int | None, int]:
-        """(owner of the last shared token, number of shared tokens); (None, 0) where nothing is shared."""
-        edge, _, at = self._walk(ids)
+    def _start(self, known: int | None) -> tuple[_Edge, int]:
+        if known is None:
+            return self._root, 0
+        kept = self._kept[known]
+        return self._ends[known], kept.shared + len(kept.own)
+
+    def longest_prefix(self, ids: Ids, known: int | None = None) -> tuple[int | None, int]:
+        """(owner of the last shared token, number of shared tokens); (None, 0) where nothing is shared.
+
+        `known`: a kept call whose whole sequence ids begin with, by construction: it is not compared
+        again, so that the time is linear in the tokens that are new.
+        """
+        edge, at = self._walk(ids, *self._start(known))
         return (edge.owner, at) if at else (None, 0)
 
-    def insert(self, call_id: int, input_ids: Ids, output_ids: Ids = EMPTY) -> tuple[int | None, int]:
+    def insert(
+        self, call_id: int, input_ids: Ids, output_ids: Ids = EMPTY, known: int | None = None
+    ) -> tuple[int | None, int]:
         """Keep a call; returns longest_prefix(input_ids), the form in which it is recorded.
 
         An output that nobody can extend (it never reached the harness) is not given.
@@ -92,26 +106,31 @@ class Matcher:
         """
         if call_id in self._kept:
             raise MatchingError(f"call {call_id} is kept already")
-        parent, shared = self.longest_prefix(input_ids)
+        edge, at = self._walk(input_ids, *self._start(known))
+        parent, shared = (edge.owner, at) if at else (None, 0)
         self._kept[call_id] = _Kept(parent, shared, np.concatenate([input_ids[shared:], output_ids]))
-        self._place(call_id, np.concatenate([input_ids, output_ids]))
+        self._place(call_id, np.concatenate([input_ids, output_ids]), edge, at)
         return parent, shared
 
-    def _place(self, call_id: int, ids: Ids) -> None:
-        """Hang what no earlier call has into the tree.
+    def _place(self, call_id: int, ids: Ids, edge: _Edge, at: int) -> None:
+        """Hang what no earlier call has into the tree, from a place on its path.
 
         That may be less than the call's own tokens: where its output repeats a sibling's, the tree
         goes on with the sibling's.
         """
-        edge, inside, at = self._walk(ids)
+        edge, at = self._walk(ids, edge, at)
         if at < len(ids):
-            if inside < edge.end - edge.start:
-                self._split(edge, inside)
-            edge.children[int(ids[at])] = _Edge(call_id, at, len(ids), {})
+            if at < edge.end:
+                self._split(edge, at)
+            edge.children[int(ids[at])] = edge = _Edge(call_id, at, len(ids), {})
+        self._ends[call_id] = edge
 
-    def _split(self, edge: _Edge, inside: int) -> None:
-        middle = edge.start + inside
+    def _split(self, edge: _Edge, middle: int) -> None:
         lower = _Edge(edge.owner, middle, edge.end, edge.children)
+        for call_id, end in self._ends.items():
+            kept = self._kept[call_id]
+            if end is edge and kept.shared + len(kept.own) > middle:
+                self._ends[call_id] = lower
         edge.end = middle
         edge.children = {int(self._tokens(lower)[0]): lower}
 
@@ -126,8 +145,9 @@ class Matcher:
             return
         self._kept[call_id] = _Kept(kept.parent, kept.shared, kept.own[: input_len - kept.shared])
         self._root = _Edge(-1, 0, 0, {})
+        self._ends = {}
         for each in self._kept:
-            self._place(each, self.whole(each))
+            self._place(each, self.whole(each), self._root, 0)
 
     def whole(self, call_id: int) -> Ids:
         """The call's whole kept sequence, put together again from what each call added."""

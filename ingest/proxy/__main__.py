@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import ipaddress
+import signal
 import sys
 from pathlib import Path
 
@@ -76,6 +77,10 @@ async def _serve(arguments: argparse.Namespace) -> None:
         date_header=False,
         timeout_graceful_shutdown=SHUTDOWN_S,
     )
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # uvicorn ends its serving on them and then raises them again for whoever handled them before:
+        # that is this, so that what follows runs too.
+        signal.signal(number, lambda *_: None)
     try:
         await uvicorn.Server(settings).serve()
     finally:

@@ -116,7 +116,7 @@ class Execution:
         event = self._event(call, generation, output, delivered, now_us)
         call_id = self.calls
         prompt = call.prompt
-        self._matcher.insert(call_id, prompt.ids, output if delivered else EMPTY)
+        self._matcher.insert(call_id, prompt.ids, output if delivered else EMPTY, prompt.base)
         self._lengths.append(len(prompt.ids) + len(output))
         self.calls += 1
         place = self._history.add(call_id, call.request.messages, prompt.match)
@@ -135,7 +135,7 @@ class Execution:
         self, call: Call, generation: Generation, output: Ids, delivered: bool, now_us: int
     ) -> ModelCalled:
         prompt = call.prompt
-        parent, shared = self._matcher.longest_prefix(prompt.ids)
+        parent, shared = self._matcher.longest_prefix(prompt.ids, prompt.base)
         relation = self._relation(prompt, parent, shared)
         differences = [] if relation == "extends" else [prompt.difference or self._token(parent, shared)]
         event = ModelCalled(

@@ -25,6 +25,7 @@ class Prompt:
     """Ids int32 (n,) for the engine, and what the record needs to know of how they came about."""
 
     ids: Ids
+    base: int | None  # the call whose whole sequence they begin with
     match: Match
     difference: str
     body: tuple[int, bytes]
@@ -106,6 +107,7 @@ def make_prompt(
     body = rendered.body
     return Prompt(
         ids=ids,
+        base=None if base is None else match.turns[base].call_id,
         match=match,
         difference=match.difference or note or changed,
         body=(len(body), _digest(body)),

@@ -35,6 +35,7 @@ from ingest.proxy.neutral import Message
 MARK = "\U000f8e3a"  # a private-use character: no model writes it, and one that a harness writes is escaped
 _TURN = re.compile(f"{MARK}t([0-9]+){MARK}e")
 GENERATION_PROMPTS_KEPT = 64
+_DICT_NAMES = frozenset(dir(dict))
 
 
 class RenderingError(ValueError):
@@ -59,9 +60,22 @@ def _tojson(value: Any, indent: int | None = None, ensure_ascii: bool = False, *
     return json.dumps(value, indent=indent, ensure_ascii=ensure_ascii, **rest)
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
+class _Environment(ImmutableSandboxedEnvironment):
+    """The sandbox, with a short way to the fields of messages.
+
+    jinja2 looks for an attribute first and then for a key, which for a dict is an exception a field:
+    half of a rendering's time.  A name that no dict has as an attribute can only be a key.
+    """
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        if type(obj) is dict and attribute not in _DICT_NAMES:
+            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        return super().getattr(obj, attribute)
+
+
+def _environment() -> _Environment:
     """What Hugging Face's `apply_chat_template` gives a template."""
-    environment = ImmutableSandboxedEnvironment(
+    environment = _Environment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
     )
     environment.filters["tojson"] = _tojson

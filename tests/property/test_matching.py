@@ -39,12 +39,14 @@ def histories(draw):
     """Calls that extend, branch in the middle of outputs, repeat, are cut, start anew; some undelivered."""
     calls = []
     for _ in range(draw(st.integers(1, 14))):
-        base = []
+        base, known = [], None
         if calls and draw(st.booleans()):
-            earlier_input, earlier_output, _ = draw(st.sampled_from(calls))
-            base = earlier_input + earlier_output
-            base = base[: draw(st.integers(0, len(base)))] if draw(st.booleans()) else base
-        calls.append((base + draw(tokens), draw(tokens), draw(st.booleans())))
+            known = draw(st.integers(0, len(calls) - 1))
+            earlier_input, earlier_output, delivered, _ = calls[known]
+            base = earlier_input + (earlier_output if delivered else [])
+            if draw(st.booleans()):
+                base, known = base[: draw(st.integers(0, len(base)))], None
+        calls.append((base + draw(tokens), draw(tokens), draw(st.booleans()), known))
     return calls
 
 
@@ -56,11 +58,12 @@ def array(ids):
 @given(histories())
 def test_same_as_a_naive_trie_and_every_call_reconstructs(calls):
     matcher, naive, events = Matcher(), NaiveTrie(), []
-    for call_id, (input_ids, output_ids, delivered) in enumerate(calls):
+    for call_id, (input_ids, output_ids, delivered, known) in enumerate(calls):
         expected = naive.longest_prefix(input_ids)
         assert matcher.longest_prefix(array(input_ids)) == expected
+        assert matcher.longest_prefix(array(input_ids), known) == expected
         kept = output_ids if delivered else []
-        assert matcher.insert(call_id, array(input_ids), array(kept)) == expected
+        assert matcher.insert(call_id, array(input_ids), array(kept), known) == expected
         naive.insert(call_id, input_ids + kept)
         parent, shared = expected
         events.append((parent, shared, input_ids[shared:], output_ids))
@@ -69,7 +72,7 @@ def test_same_as_a_naive_trie_and_every_call_reconstructs(calls):
         parent, shared, context, output = events[call_id]
         return ([] if parent is None else whole(parent)[:shared]) + context + output
 
-    for call_id, (input_ids, output_ids, delivered) in enumerate(calls):
+    for call_id, (input_ids, output_ids, delivered, _) in enumerate(calls):
         assert whole(call_id) == input_ids + output_ids
         assert matcher.whole(call_id).tolist() == input_ids + (output_ids if delivered else [])
 
@@ -80,16 +83,16 @@ def test_a_retracted_output_is_as_if_it_had_never_been_inserted(calls, retracted
     """Where no later call had come to share it: the same tree as without the output."""
     matcher, naive, parents = Matcher(), NaiveTrie(), []
     retracted %= len(calls)
-    for call_id, (input_ids, output_ids, _) in enumerate(calls):
+    for call_id, (input_ids, output_ids, _, _) in enumerate(calls):
         parents.append(matcher.insert(call_id, array(input_ids), array(output_ids)))
     n_input = len(calls[retracted][0])
     matcher.retract(retracted, n_input)
     shared = any(parent == retracted and n > n_input for parent, n in parents)
-    for call_id, (input_ids, output_ids, _) in enumerate(calls):
+    for call_id, (input_ids, output_ids, _, _) in enumerate(calls):
         kept = input_ids + (output_ids if call_id != retracted or shared else [])
         naive.insert(call_id, kept)
         assert matcher.whole(call_id).tolist() == kept
-    for input_ids, output_ids, _ in calls:
+    for input_ids, output_ids, _, _ in calls:
         for ids in (input_ids + output_ids + probe, input_ids + probe, probe):
             assert matcher.longest_prefix(array(ids)) == naive.longest_prefix(ids)
 

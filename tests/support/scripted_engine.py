@@ -3,7 +3,7 @@
 The script is a callback from the decoded prompt to a `Say`.  Every request is kept, with the very
 ids that came.  Start it in a test's loop (`async with ScriptedEngine(...)`) or as a process:
 
-    python -m tests.support.scripted_engine --model FOLDER --port P      (answers every prompt the same)
+    python -m tests.support.scripted_engine --model FOLDER --port P --delay-s D
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ class Asked:
 class ScriptedEngine:
     """Listens on a free loopback port; `url` after the start."""
 
-    def __init__(self, tokenizer: Tokenizer, script: Callable[[str], Say], port: int = 0) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, script: Callable[[str], Say], port: int = 0, keep: bool = True
+    ) -> None:
+        self.keep = keep
         self.tokenizer = tokenizer
         self.script = script
         self.asked: list[Asked] = []
@@ -97,7 +100,8 @@ class ScriptedEngine:
         ids, rid = body["input_ids"], body["rid"]
         prompt = self.tokenizer.decode(ids, skip_special_tokens=False)
         asked = Asked(ids, prompt, body)
-        self.asked.append(asked)
+        if self.keep:
+            self.asked.append(asked)
         say = self.script(prompt)
         abort = self._aborts[rid] = asyncio.Event()
         if say.hold:
@@ -145,16 +149,22 @@ class ScriptedEngine:
 
 
 def main() -> None:
-    """Answers every prompt with one tool call, for benchmarks."""
+    """Answers every prompt with one tool call after a while, for benchmarks."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--delay-s", type=float, default=0.0)
     arguments = parser.parse_args()
     tokenizer = Tokenizer.from_file(str(arguments.model / "tokenizer.json"))
     text = 'I look.\n<tool_call>\n{"name": "bash", "arguments": {"command": "ls -la"}}\n</tool_call>'
 
+    def say(_: str) -> Say:
+        hold = asyncio.Event()
+        asyncio.get_running_loop().call_later(arguments.delay_s, hold.set)
+        return Say(text, hold=hold)
+
     async def serve() -> None:
-        async with ScriptedEngine(tokenizer, lambda _: Say(text), arguments.port):
+        async with ScriptedEngine(tokenizer, say, arguments.port, keep=False):
             print("ready", flush=True)
             await asyncio.Event().wait()
 
