@@ -5,22 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.support.batch import random_batch
 
 from lake.config import Objective
+from tests.support.batch import random_batch
 from trainer.objective import Targets, add_up, finish, loss_sum
 
 CLIP = 0.05  # wide enough that some executions are masked and some are not
 FORMS = [("token", "mu"), ("token", "recomputed"), ("gspo", "mu"), ("gspo", "recomputed")]
 
 
-def naive(pi, base, old, mu, execution, advantage, n, config):
+def naive(pi, base, old, b, config):
     """The sum of objective.md token by token; what is under stop_gradient is taken at `base`."""
-    total = 0.0
-    for i in range(len(n)):
-        mine = np.flatnonzero(execution == i)
+    total, mu, n = 0.0, b.mu, b.n
+    for i, a in enumerate(b.advantage):
+        mine = np.flatnonzero(b.execution == i)
         s = np.exp(sum(base[t] - old[t] for t in mine) / n[i])
-        a = advantage[i]
         masked = (a > 0 and s > 1 + config.clip_high) or (a < 0 and s < 1 - config.clip_low)
         for t in mine:
             if config.form == "token":
@@ -48,7 +47,7 @@ def test_value_gradient_and_finite_differences(form, old_is):
     targets = Targets(*(torch.tensor(x) for x in (b.mu, b.execution, b.advantage, b.n)))
     loss, sums = loss_sum(pi, torch.tensor(old), targets, config)
     loss.backward()
-    arguments = (b.pi, old, b.mu, b.execution, b.advantage, b.n, config)
+    arguments = (b.pi, old, b, config)
     assert loss.item() == pytest.approx(naive(b.pi, *arguments), abs=1e-10)
 
     s = np.exp(np.bincount(b.execution, b.pi - old) / b.n)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.derived import random_tables
 
+from tests.support.derived import random_tables
 from trainer.packing import PackingError, join, micro_steps, pack, rows
 
 
@@ -88,7 +89,7 @@ def test_micro_steps_cut_between_executions_and_lose_nothing(seed, tokens_max):
             == part.n_targets.tolist()
         )
     assert same(join(parts), p)
-    for a, b in zip(parts[:-1], parts[1:], strict=True):  # greedy: no slice could have taken one more
+    for a, b in pairwise(parts):  # greedy: no slice could have taken one more
         first = rows(b, 0, int((b.row_execution == 0).sum()))
         assert a.tokens + first.tokens > tokens_max
 

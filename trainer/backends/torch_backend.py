@@ -81,7 +81,8 @@ class TorchBackend:
             }
 
     def _tensor(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(self._device)
+        own = array if array.flags.writeable else array.copy()  # Arrow's memory is not torch's to hold
+        return torch.from_numpy(own).to(self._device)
 
     def _bucket_logprobs(self, bucket: Bucket) -> Tensor:
         """(k,) float32, in the bucket's order."""
