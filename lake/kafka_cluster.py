@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError, LogTruncationError, OffsetOutOfRangeError
+from kafka.net.compat import KafkaNetClient
 
 from lake.events import RECORD_BYTES_MAX
 from lake.log import LogCorrupt, LogError, LogUnavailable, Partition
@@ -52,25 +54,43 @@ class Cluster:
                 "(`infra/kafka/kafka.sh status`), then try again"
             ) from error
 
-    def settings(self) -> dict[str, Any]:
-        """What every client has.  A request ends well before `wait_s`, so that a lost one is made again."""
-        return {
-            "bootstrap_servers": list(self.servers),
-            "client_id": "headrace",
-            "bootstrap_timeout_ms": self.wait_ms,
-            "request_timeout_ms": max(1000, min(10_000, self.wait_ms // 2)),
-            "reconnect_backoff_max_ms": 1000,
-        }
+    @property
+    def request_ms(self) -> int:
+        """A request ends well before `wait_s`, so that a lost one is made again."""
+        return max(1000, min(10_000, self.wait_ms // 2))
+
+    def client(self, make: Callable[..., Any], **settings: Any) -> Any:
+        """A client of kafka-python.  One that cannot connect would leave its thread behind: it is ended."""
+        made: list[Any] = []
+
+        def network(*args: Any, **kwargs: Any) -> Any:
+            made.append(KafkaNetClient(*args, **kwargs))
+            return made[-1]
+
+        try:
+            return make(
+                bootstrap_servers=list(self.servers),
+                client_id="headrace",
+                bootstrap_timeout_ms=self.wait_ms,
+                request_timeout_ms=self.request_ms,
+                reconnect_backoff_max_ms=1000,
+                kafka_client=network,
+                **settings,
+            )
+        except BaseException:
+            for network_client in made:
+                network_client.close()
+            raise
 
     def consumer(self, **settings: Any) -> Any:
         """A consumer without a group: it reads what it is told to, and commits nothing."""
-        return KafkaConsumer(
+        return self.client(
+            KafkaConsumer,
             group_id=None,
             enable_auto_commit=False,
             auto_offset_reset="none",
             allow_auto_create_topics=False,
             metrics_enabled=False,
-            **self.settings(),
             **settings,
         )
 
@@ -86,7 +106,8 @@ class Cluster:
         Raises ValueError where topics have another number of partitions, LogUnavailable.
         """
         with self.explained("opening"):
-            admin = KafkaAdminClient(**self.settings())
+            self._reach()
+            admin = self.client(KafkaAdminClient)
             try:
                 found = self._found(admin)
                 if len(found) < len(partition_counts(1)):
@@ -109,6 +130,22 @@ class Cluster:
                     "fixed when a log is made: leave it out, or give another prefix"
                 )
         return expected
+
+    def _reach(self) -> None:
+        """Wait until a broker accepts a connection; kafka-python leaves a socket open for each refusal."""
+        deadline = time.monotonic() + self.wait_s
+        while True:
+            for server in self.servers:
+                host, _, port = server.rpartition(":")
+                try:
+                    left = max(0.1, deadline - time.monotonic())
+                    socket.create_connection((host.strip("[]"), int(port)), timeout=left).close()
+                    return
+                except OSError as error:
+                    refusal = error
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no broker accepts a connection ({refusal})")
+            time.sleep(0.1)
 
     def _found(self, admin: Any) -> dict[str, int]:
         names = {self.topic(topic): topic for topic in partition_counts(1)}

@@ -12,7 +12,7 @@ What is guaranteed:
 - Retries inside the client neither double nor reorder records (idempotent producer); an append that
   raised LogUnavailable and is made again may double some, which readers remove by event id.
 - At most RECORDS_IN_FLIGHT records and BYTES_IN_FLIGHT bytes wait in the client; more appends wait.
-- Every wait is bounded by `wait_s`; then LogUnavailable is raised, and the next call starts afresh.
+- Without progress for `wait_s` LogUnavailable is raised; the next call starts afresh.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 from kafka import KafkaProducer
@@ -71,6 +71,18 @@ class Budget:
             self.records -= 1
             self.bytes -= size
             self._changed.notify_all()
+
+
+def _close(producer: Any, wait_s: float) -> None:
+    """Close a producer, with whatever it still holds after `wait_s`.
+
+    Its own close() gives up where records are left, and would leave its thread trying for ever.
+    """
+    try:
+        producer.close(timeout=wait_s)
+    except (KafkaError, TimeoutError):
+        producer._sender.force_close()
+        producer._sender.join(wait_s)
 
 
 class KafkaLog:
@@ -123,9 +135,9 @@ class KafkaLog:
         """The producer, made at its first use and again after it failed."""
         with self._held(self._producer_lock):
             if self._producer is None:
-                settings = self._cluster.settings()
                 wait_ms = self._cluster.wait_ms
-                self._producer = KafkaProducer(
+                self._producer = self._cluster.client(
+                    KafkaProducer,
                     enable_idempotence=True,
                     acks="all",
                     compression_type="zstd",
@@ -133,10 +145,9 @@ class KafkaLog:
                     batch_size=BATCH_BYTES,
                     max_request_size=2 * BATCH_BYTES_MAX,
                     max_block_ms=wait_ms,
-                    delivery_timeout_ms=max(wait_ms, LINGER_MS + settings["request_timeout_ms"]),
+                    delivery_timeout_ms=max(wait_ms, LINGER_MS + self._cluster.request_ms),
                     allow_auto_create_topics=False,
                     metrics_enabled=False,
-                    **settings,
                 )
             return self._producer
 
@@ -146,8 +157,7 @@ class KafkaLog:
             if self._producer is not producer:
                 return
             self._producer = None
-        with suppress(KafkaError, TimeoutError):
-            producer.close(timeout=1.0)
+        _close(producer, 1.0)
 
     def append(self, events: Sequence[Event]) -> list[tuple[str, int, int]]:
         """See Log.append."""
@@ -155,34 +165,39 @@ class KafkaLog:
 
     def append_raw(self, topic: str, key: str, headers: Headers, value: bytes) -> int:
         count_of(self._counts, topic)
+        size = len(value) + len(key) + RECORD_OVERHEAD_BYTES
+        if size > BATCH_BYTES_MAX - RECORD_OVERHEAD_BYTES:  # the broker's refusal would end others' appends
+            raise LogError(f"{self._cluster}: a record of {size} bytes; a topic takes {BATCH_BYTES_MAX}")
         ((_, _, offset),) = self._write([Entry(topic, key, headers, value)])
         return offset
 
     def _write(self, entries: Sequence[Entry]) -> list[tuple[str, int, int]]:
         if not entries:
             return []
-        deadline = time.monotonic() + self._cluster.wait_s
         lanes = [(e.topic, partition_of(e.key, self._counts[e.topic])) for e in entries]
         with self._cluster.explained(f"an append of {len(entries)} events"):
             producer = self._connected()
             try:
                 futures = [
-                    self._send(producer, entry, partition, deadline)
+                    self._send(producer, entry, partition)
                     for entry, (_, partition) in zip(entries, lanes, strict=True)
                 ]
                 until = time.monotonic() + self._cluster.wait_s + GRACE_S
                 sent = [future.get(timeout=max(0.0, until - time.monotonic())) for future in futures]
-            except (MessageSizeTooLargeError, RecordListTooLargeError) as error:
-                raise LogError(f"{self._cluster}: a record is too large for its topic: {error}") from error
-            except BaseException:
+            except BaseException as error:
                 self._drop(producer)
+                if isinstance(error, (MessageSizeTooLargeError, RecordListTooLargeError)):
+                    raise LogError(
+                        f"{self._cluster}: a record is too large for its topic ({error}); raise its "
+                        f"max.message.bytes to {BATCH_BYTES_MAX}"
+                    ) from error
                 raise
         return [(*lane, done.offset) for lane, done in zip(lanes, sent, strict=True)]
 
-    def _send(self, producer: Any, entry: Entry, partition: int, deadline: float) -> Any:
+    def _send(self, producer: Any, entry: Entry, partition: int) -> Any:
         """Hand one record to the client when there is room for it; its future."""
         size = len(entry.value) + len(entry.key) + RECORD_OVERHEAD_BYTES
-        if not self._budget.take(size, deadline - time.monotonic()):
+        if not self._budget.take(size, self._cluster.wait_s):
             raise TimeoutError(f"{self._budget.records} records, {self._budget.bytes} bytes are in flight")
         head = entry.headers
         headers = [
@@ -223,8 +238,7 @@ class KafkaLog:
         with self._producer_lock:
             producer, self._producer = self._producer, None
         if producer is not None:
-            with suppress(KafkaError, TimeoutError):
-                producer.close(timeout=5.0)
+            _close(producer, GRACE_S)
         with self._ask_lock:
             asker, self._asker = self._asker, None
         if asker is not None:

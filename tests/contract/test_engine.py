@@ -220,10 +220,12 @@ async def test_many_calls_at_once_are_each_their_own(engine, client):
 
 @own
 async def test_a_seed_gives_the_same_tokens_in_any_company(http):
-    _, alone = await post(http, "/generate", body(20, 9, sampling_seed=5))
+    _, alone = await post(http, "/generate", body(20, 9, sampling_seed=5, temperature=3.0))
     others = [post(http, "/generate", body(10 + i, i, sampling_seed=i)) for i in range(CALLS_MAX)]
-    crowd = await asyncio.gather(post(http, "/generate", body(20, 9, sampling_seed=5)), *others)
-    _, other = await post(http, "/generate", body(20, 9, sampling_seed=6))
+    crowd = await asyncio.gather(
+        post(http, "/generate", body(20, 9, sampling_seed=5, temperature=3.0)), *others
+    )
+    _, other = await post(http, "/generate", body(20, 9, sampling_seed=6, temperature=3.0))
     assert crowd[0][1]["output_ids"] == alone["output_ids"] != other["output_ids"]
 
 
