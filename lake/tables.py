@@ -35,7 +35,9 @@ BYTES_AS = {  # what the bytes of a field hold; anything else stays binary
     "output_ids": pa.list_(pa.int32()),
     "output_logprobs": pa.list_(pa.float32()),
 }
-COUNTED = {"calls": {"n_context": "context_ids", "n_output": "output_ids"}}
+COUNTED = {  # lengths beside the lists, so that SQL need not read a list; null where the list is null
+    "calls": {"n_context": "context_ids", "n_output": "output_ids", "n_logprobs": "output_logprobs"}
+}
 DEAD_LETTERS = pa.schema(
     [
         ("topic", pa.string()),
@@ -118,7 +120,8 @@ def to_table(topic: str, pairs: Sequence[tuple[Record, Event]]) -> pa.Table:
             columns.append(pa.array(head[field.name], field.type))
         elif field.name in counted:
             source = counted[field.name]
-            columns.append(pa.array([len(getattr(e, source)) // 4 for _, e in pairs], field.type))
+            lists = [getattr(e, source) for _, e in pairs]
+            columns.append(pa.array([None if x is None else len(x) // 4 for x in lists], field.type))
         else:
             columns.append(_column(field, [getattr(e, field.name, None) for _, e in pairs]))
     return pa.Table.from_arrays(columns, schema=schema)

@@ -7,6 +7,7 @@ with measured as (
         call_id,
         n_context,
         n_output,
+        n_logprobs,
         len(context_ids) as context_ids,
         len(output_ids) as output_ids,
         len(output_logprobs) as output_logprobs
@@ -18,7 +19,8 @@ final as (
     from measured
     where n_context is distinct from context_ids
         or n_output is distinct from output_ids
-        or output_logprobs <> n_output
+        or n_logprobs is distinct from output_logprobs
+        or n_logprobs <> n_output
 )
 
 select * from final

@@ -3,7 +3,7 @@
 with barred as (
     select execution_id, call_id
     from event_calls
-    where not delivered or output_logprobs is null
+    where not delivered or n_logprobs is null
     union
     select execution_id, call_id
     from event_executions

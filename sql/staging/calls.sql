@@ -3,15 +3,7 @@
 -- saw the answer. `version_first` and `version_last` are null where the engine did not say.
 -- An event id that was appended twice counts once: the lowest offset wins.
 -- Key: group_id, execution_id, call_id
-with first_seen as (
-    select *
-    from event_calls
-    qualify lag(event_id) over (
-        partition by group_id order by event_id, log_partition, log_offset
-    ) is distinct from event_id
-),
-
-undelivered as (
+with undelivered as (
     select distinct execution_id, call_id
     from event_executions
     where type = 'reply.undelivered'
@@ -38,7 +30,7 @@ final as (
         c.difference,
         c.retry_of,
         c.delivered and u.call_id is null as delivered,
-        c.output_logprobs is not null as has_logprobs,
+        c.n_logprobs is not null as has_logprobs,
         c.finish_reason,
         c.spans[1].version as version_first,
         c.spans[-1].version as version_last,
@@ -48,8 +40,11 @@ final as (
         c.time_us,
         c.started_us,
         c.finished_us
-    from first_seen as c
+    from event_calls as c
     left join undelivered as u on u.execution_id = c.execution_id and u.call_id = c.call_id
+    qualify lag(c.event_id) over (
+        partition by c.group_id order by c.event_id, c.log_partition, c.log_offset
+    ) is distinct from c.event_id
 )
 
 select * from final

@@ -68,7 +68,11 @@ def big_lake(groups: int, size: int, calls: int, seed: int = 0) -> dict[str, pa.
     shapes = [structure(rng, calls) for _ in range(min(32, groups * size))]
     names = [(f"group-{g:05d}", f"group-{g:05d}/{i}", i) for g in range(groups) for i in range(size)]
     n = len(names) * calls
-    rows = [(g, x, c, *shape) for k, (g, x, _) in enumerate(names) for c, shape in enumerate(shapes[k % len(shapes)])]
+    rows = [
+        (g, x, c, *shape)
+        for k, (g, x, _) in enumerate(names)
+        for c, shape in enumerate(shapes[k % len(shapes)])
+    ]
     group, execution, call_id, parent, shared, n_context, n_output, role = zip(*rows, strict=True)
     context, output = np.array(n_context), np.array(n_output)
     ids = rng.integers(0, 50_000, int(context.sum()) + int(output.sum())).astype(np.int32)
@@ -96,6 +100,7 @@ def big_lake(groups: int, size: int, calls: int, seed: int = 0) -> dict[str, pa.
                 "delivered": True,
                 "n_context": n_context,
                 "n_output": n_output,
+                "n_logprobs": n_output,
             },
             n,
         )
