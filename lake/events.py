@@ -10,7 +10,7 @@ event id.  `encode` and `decode` are inverse to each other; `decode` refuses wha
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -26,6 +26,9 @@ ROLES = ("main", "main-summary", "sub-agent", "sub-agent-summary", "auxiliary")
 RELATIONS = ("extends", "branches", "restarts")
 STATUSES = ("completed", "harness_timeout", "overall_timeout", "crashed", "lost")
 ASSESSMENTS = ("scored", "partial", "missing")
+
+
+Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]  # what a column of a table holds
 
 
 class EventError(ValueError):
@@ -61,7 +64,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     TYPE: ClassVar[str]
     TOPIC: ClassVar[str]
 
-    time_us: int
+    time_us: Int
 
     @property
     def key(self) -> str:
@@ -89,9 +92,9 @@ class GroupDispatched(Event, kw_only=True, frozen=True):
     TOPIC = "groups"
     group_id: str
     task: str
-    size: int
-    policy_version: int
-    boundary: int
+    size: Int
+    policy_version: Int
+    boundary: Int
 
     @property
     def event_id(self) -> str:
@@ -113,10 +116,10 @@ class GroupReady(Event, kw_only=True, frozen=True):
     TOPIC = "groups"
     group_id: str
     set_name: str
-    scores_end: int
-    tokens: int
-    targets: int
-    executions_valid: int
+    scores_end: Int
+    tokens: Int
+    targets: Int
+    executions_valid: Int
     digest: str
 
     @property
@@ -130,7 +133,7 @@ class GroupClaimed(Event, kw_only=True, frozen=True):
     TYPE = "group.claimed"
     TOPIC = "groups"
     group_id: str
-    step: int
+    step: Int
     claimed_by: str
 
     @property
@@ -144,8 +147,8 @@ class GroupConsumed(Event, kw_only=True, frozen=True):
     TYPE = "group.consumed"
     TOPIC = "groups"
     group_id: str
-    step: int
-    policy_version: int
+    step: Int
+    policy_version: Int
 
     @property
     def event_id(self) -> str:
@@ -160,8 +163,8 @@ class ExecutionLaunched(Event, kw_only=True, frozen=True):
     TOPIC = "executions"
     group_id: str
     execution_id: str
-    index: int
-    attempt: int = 0
+    index: Int
+    attempt: Int = 0
     cell: str = ""
 
     @property
@@ -181,7 +184,7 @@ class ExecutionFinished(Event, kw_only=True, frozen=True):
     group_id: str
     execution_id: str
     status: str
-    calls: int
+    calls: Int
     detail: str = ""
 
     @property
@@ -201,7 +204,7 @@ class ReplyUndelivered(Event, kw_only=True, frozen=True):
     TOPIC = "executions"
     group_id: str
     execution_id: str
-    call_id: int
+    call_id: Int
 
     @property
     def event_id(self) -> str:
@@ -218,7 +221,7 @@ class ExecutionScored(Event, kw_only=True, frozen=True):
     assessment: str
     value: float | None
     evaluator: str
-    version: int = 0
+    version: Int = 0
     detail: str = ""  # free text or JSON of the evaluator
 
     @property
@@ -240,9 +243,9 @@ class ExecutionScored(Event, kw_only=True, frozen=True):
 class VersionSpan(msgspec.Struct, frozen=True, array_like=True):
     """Output tokens [start, end) were sampled by this policy version; None: the engine did not say."""
 
-    version: int | None
-    start: int
-    end: int
+    version: Int | None
+    start: Int
+    end: Int
 
 
 class ModelCalled(Event, kw_only=True, frozen=True):
@@ -257,25 +260,25 @@ class ModelCalled(Event, kw_only=True, frozen=True):
     TOPIC = "calls"
     group_id: str
     execution_id: str
-    call_id: int
+    call_id: Int
     role: str
-    parent_call_id: int | None
-    shared_len: int
+    parent_call_id: Int | None
+    shared_len: Int
     context_ids: bytes
     output_ids: bytes
     output_logprobs: bytes | None
     relation: str
     difference: str = ""  # why the call does not extend: what differed first
-    retry_of: int | None = None
+    retry_of: Int | None = None
     delivered: bool = True
     finish_reason: str = "stop"
     spans: tuple[VersionSpan, ...] = ()
     engine: str = ""
     temperature: float = 1.0
     sampling: str = "{}"  # the sampling parameters as JSON
-    cached_tokens: int | None = None
-    started_us: int = 0
-    finished_us: int = 0
+    cached_tokens: Int | None = None
+    started_us: Int = 0
+    finished_us: Int = 0
 
     @property
     def event_id(self) -> str:
@@ -333,12 +336,12 @@ class ToolCalled(Event, kw_only=True, frozen=True):
     group_id: str
     execution_id: str
     tool_call_id: str
-    call_id: int | None  # the model call that asked for it
+    call_id: Int | None  # the model call that asked for it
     name: str
     arguments: bytes
     result: bytes
-    started_us: int
-    stopped_us: int
+    started_us: Int
+    stopped_us: Int
     status: str = "ok"  # ok | error | unknown
 
     @property
@@ -369,13 +372,13 @@ class StepPlanned(Event, kw_only=True, frozen=True):
 
     TYPE = "step.planned"
     TOPIC = "policy"
-    step: int
-    policy_version: int
+    step: Int
+    policy_version: Int
     groups: tuple[str, ...]
     digests: tuple[str, ...]  # of the derived rows, one a group
-    micro_steps: tuple[int, ...]
+    micro_steps: tuple[Int, ...]
     set_name: str
-    seed: int
+    seed: Int
     learning_rate: float
 
     @property
@@ -388,15 +391,15 @@ class StepCommitted(Event, kw_only=True, frozen=True):
 
     TYPE = "step.committed"
     TOPIC = "policy"
-    step: int
-    policy_version: int  # the new one
+    step: Int
+    policy_version: Int  # the new one
     digest: str
     checkpoint: str
     loss: float
     gradient_norm: float
-    executions: int  # E: valid executions with targets
-    tokens: int  # tokens that went through the model
-    targets: int
+    executions: Int  # E: valid executions with targets
+    tokens: Int  # tokens that went through the model
+    targets: Int
     statistics: str = "{}"
 
     @property
@@ -409,8 +412,8 @@ class PolicyPublished(Event, kw_only=True, frozen=True):
 
     TYPE = "policy.published"
     TOPIC = "policy"
-    policy_version: int
-    boundary: int
+    policy_version: Int
+    boundary: Int
     weights: str
     digest: str
 
@@ -440,7 +443,7 @@ class ScheduleDecided(Event, kw_only=True, frozen=True):
     TYPE = "schedule.decided"
     TOPIC = "cells"
     decision: str
-    number: int
+    number: Int
     numbers: str
 
     @property
@@ -472,11 +475,18 @@ class Headers(msgspec.Struct, frozen=True):
 def encode(event: Event) -> tuple[Headers, bytes]:
     """Headers and value of an event's record.
 
-    Raises EventError where the fields contradict each other or the record would be over
+    Raises EventError where the fields contradict each other, where one has a value that `decode`
+    would refuse (of another type, over 64 bits, no Unicode), or where the record would be over
     RECORD_BYTES_MAX bytes.
     """
-    event.check()
-    value = _encoder.encode(event)
+    try:
+        event.check()
+        value = _encoder.encode(event)
+        _decoders[event.TYPE].decode(value)  # 2 us for 12 KB: what is in the log can be read
+    except EventError:
+        raise
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
+        raise EventError(f"{event.TYPE}: a field cannot be written: {error}") from error
     if len(value) > RECORD_BYTES_MAX:
         raise EventError(
             f"{event.event_id}: {len(value)} bytes, a record holds {RECORD_BYTES_MAX}; "
@@ -490,6 +500,8 @@ def decode(headers: Headers, value: bytes) -> Event:
     decoder = _decoders.get(headers.type)
     if decoder is None:
         raise EventError(f"{headers.event_id}: unknown event type {headers.type!r}")
+    if headers.schema < 1:
+        raise EventError(f"{headers.event_id}: there is no schema {headers.schema}; the first is 1")
     if headers.schema > SCHEMA_VERSION:
         raise EventError(
             f"{headers.event_id}: schema {headers.schema} is newer than {SCHEMA_VERSION}; upgrade headrace"

@@ -56,7 +56,7 @@ _SCALARS = {int: pa.int64(), str: pa.string(), float: pa.float64(), bool: pa.boo
 
 
 def _arrow_type(name: str, hint: Any) -> pa.DataType:
-    if isinstance(hint, types.UnionType):  # X | None: every column is nullable
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):  # X | None: every column is nullable
         (hint,) = (a for a in typing.get_args(hint) if a is not type(None))
     if name in BYTES_AS:
         return BYTES_AS[name]
