@@ -159,8 +159,9 @@ class Models:
         """The tables of `outputs`, each one chunk a column, rows in the order of the model's key.
 
         `given` names models that are on the connection already (stored rows of a set): they are read,
-        not derived.  With `keep` the relations made on the way stay, as temporary tables and views.
-        Raises ModelError for an unknown name and for an input that is not on the connection.
+        not derived.  With `keep` the relations made on the way stay, as temporary tables.  Nothing that
+        is on the connection is ever replaced.  Raises ModelError for an unknown name, for an input that
+        is not on the connection and for a model that is there already.
         """
         needed = self._needed(outputs, given)
         uses = {n: sum(m.reads[n] for m in needed) for n in self.by_name}
@@ -171,13 +172,13 @@ class Models:
             _create_params(con, params)
             made.append("params")
             for model in tables:
-                con.execute(f"create or replace temp table {model.name} as {_with(model, inlined)}")
+                con.execute(f"create temp table {model.name} as {_with(model, inlined)}")
                 made.append(model.name)
             return {name: self._ordered(con, name) for name in outputs}
         except duckdb.CatalogException as error:
             raise ModelError(
-                f"{error}\nRegister the event tables first (lake.models.register), and derive on another "
-                "connection than the one that has the models as views."
+                f"{error}\nRegister the event tables first (lake.models.register); a connection that has kept "
+                "or defined models takes no second set of them: use another connection."
             ) from error
         finally:
             if made and not keep:
@@ -187,7 +188,7 @@ class Models:
         """Every model as a temporary view on the connection, for queries by hand; nothing is computed."""
         _create_params(con, params)
         for model in self._needed(list(self.by_name), given):
-            con.execute(f"create or replace temp view {model.name} as {model.select}")
+            con.execute(f"create temp view {model.name} as {model.select}")
 
     def audit(self, con: Connection, params: Params, *, given: Collection[str] = ()) -> dict[str, pa.Table]:
         """The violating rows of every audit, by its name: an empty table where it holds.
@@ -235,7 +236,7 @@ def _with(model: Model, inlined: Sequence[Model]) -> str:
 
 def _create_params(con: Connection, params: Params) -> None:
     con.execute(
-        "create or replace temp table params as select $1::text as set_name, $2::bigint as j_max, "
+        "create temp table params as select $1::text as set_name, $2::bigint as j_max, "
         "$3::bigint as seed, $4::text as advantage",
         [params.set_name, params.j_max, params.seed, params.advantage],
     )

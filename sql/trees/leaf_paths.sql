@@ -1,5 +1,5 @@
--- One row a (leaf, node on its path from the root) pair; the leaf is on its own path. `leaf_rank` is the class
--- of the leaf's role. The longest of all models (leaves times depth), and so the narrowest.
+-- One row a (leaf, node on its path from the root) pair; the leaf is on its own path. `leaf_rank` is the
+-- class of the leaf's role. The longest of all models (leaves times depth), and so the narrowest.
 -- Key: execution_id, leaf, node
 with recursive climbed as (
     select

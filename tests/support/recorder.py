@@ -26,74 +26,69 @@ class Recorder:
         """Record an event as it is, checked; its offset.  The same event again is a duplicate."""
         headers, _ = ev.encode(event)
         rows = self.rows[event.TOPIC]
-        offset = len(rows)
-        rows.append((Record(event.TOPIC, 0, offset, event.key, headers, b"", event.time_us), event))
-        return offset
+        rows.append((Record(event.TOPIC, 0, len(rows), event.key, headers, b"", event.time_us), event))
+        return len(rows) - 1
 
-    def tick(self) -> int:
+    def put(self, kind: type[ev.Event], **fields: object) -> int:
+        """Record a new event of a kind, now; its offset."""
         self.clock += 1
-        return self.clock
+        return self.add(kind(time_us=self.clock, **fields))
 
     def tables(self) -> dict[str, pa.Table]:
         return {f"event_{topic}": to_table(topic, rows) for topic, rows in self.rows.items()}
 
     # ---------------------------------------------------------------- one line a fact in the tests
     def dispatched(self, group: str, size: int, version: int = 0, boundary: int = 0) -> None:
-        self.add(
-            ev.GroupDispatched(
-                time_us=self.tick(),
-                group_id=group,
-                task="{}",
-                size=size,
-                policy_version=version,
-                boundary=boundary,
-            )
-        )
+        fields = {"task": "{}", "size": size, "policy_version": version, "boundary": boundary}
+        self.put(ev.GroupDispatched, group_id=group, **fields)
 
     def launched(self, group: str, execution: str, index: int, attempt: int = 0) -> None:
-        self.add(
-            ev.ExecutionLaunched(
-                time_us=self.tick(), group_id=group, execution_id=execution, index=index, attempt=attempt
-            )
-        )
+        self.put(ev.ExecutionLaunched, group_id=group, execution_id=execution, index=index, attempt=attempt)
 
     def finished(self, group: str, execution: str, calls: int, status: str = "completed") -> None:
-        self.add(
-            ev.ExecutionFinished(
-                time_us=self.tick(), group_id=group, execution_id=execution, status=status, calls=calls
-            )
-        )
+        self.put(ev.ExecutionFinished, group_id=group, execution_id=execution, status=status, calls=calls)
 
     def undelivered(self, group: str, execution: str, call_id: int) -> None:
-        self.add(
-            ev.ReplyUndelivered(time_us=self.tick(), group_id=group, execution_id=execution, call_id=call_id)
-        )
+        self.put(ev.ReplyUndelivered, group_id=group, execution_id=execution, call_id=call_id)
 
     def scored(self, group: str, execution: str, value: float | None, **more: object) -> int:
-        assessment = "missing" if value is None else "scored"
-        fields = {"assessment": assessment, "evaluator": "task", **more}
-        return self.add(
-            ev.ExecutionScored(
-                time_us=self.tick(), group_id=group, execution_id=execution, value=value, **fields
-            )
-        )
+        fields = {"assessment": "missing" if value is None else "scored", "evaluator": "task", **more}
+        return self.put(ev.ExecutionScored, group_id=group, execution_id=execution, value=value, **fields)
 
     def ready(self, group: str, scores_end: int, set_name: str = "default") -> None:
-        self.add(
-            ev.GroupReady(
-                time_us=self.tick(),
-                group_id=group,
-                set_name=set_name,
-                scores_end=scores_end,
-                tokens=0,
-                targets=0,
-                executions_valid=0,
-                digest="",
-            )
-        )
+        counts = {"tokens": 0, "targets": 0, "executions_valid": 0, "digest": ""}
+        self.put(ev.GroupReady, group_id=group, set_name=set_name, scores_end=scores_end, **counts)
 
     def consumed(self, group: str, step: int, version: int) -> None:
-        self.add(ev.GroupConsumed(time_us=self.tick(), group_id=group, step=step, policy_version=version))
+        self.put(ev.GroupConsumed, group_id=group, step=step, policy_version=version)
+
+    def stepped(self, step: int, groups: Sequence[str], statistics: str = "{}") -> None:
+        """A step planned on its groups and committed: version `step` becomes `step + 1`."""
+        n = len(groups)
+        self.put(
+            ev.StepPlanned,
+            step=step,
+            policy_version=step,
+            groups=tuple(groups),
+            digests=("",) * n,
+            micro_steps=(1,) * n,
+            set_name="default",
+            seed=0,
+            learning_rate=1e-3,
+        )
+        self.put(
+            ev.StepCommitted,
+            step=step,
+            policy_version=step + 1,
+            digest="",
+            checkpoint="",
+            loss=0.5,
+            gradient_norm=0.25,
+            executions=n,
+            tokens=100,
+            targets=50,
+            statistics=statistics,
+        )
 
     def called(
         self,
@@ -109,25 +104,21 @@ class Recorder:
         **more: object,
     ) -> None:
         """A call whose tokens are its own numbers; `at` = (parent call, shared length)."""
-        own = 1000 * call_id
-        context = range(own, own + n_context)
-        output = range(own + 500, own + 500 + n_output)
+        context = range(1000 * call_id, 1000 * call_id + n_context)
+        output = range(1000 * call_id + 500, 1000 * call_id + 500 + n_output)
         parent, shared = at if at else (None, 0)
-        fields = {"relation": "extends" if at else "restarts", **more}
-        self.add(
-            ev.ModelCalled(
-                time_us=self.tick(),
-                group_id=group,
-                execution_id=execution,
-                call_id=call_id,
-                role=role,
-                parent_call_id=parent,
-                shared_len=shared,
-                context_ids=ev.ids_to_bytes(context),
-                output_ids=ev.ids_to_bytes(output),
-                output_logprobs=ev.logprobs_to_bytes([-(t % 97) / 8 for t in output]) if logprobs else None,
-                **fields,
-            )
+        self.put(
+            ev.ModelCalled,
+            group_id=group,
+            execution_id=execution,
+            call_id=call_id,
+            role=role,
+            parent_call_id=parent,
+            shared_len=shared,
+            context_ids=ev.ids_to_bytes(context),
+            output_ids=ev.ids_to_bytes(output),
+            output_logprobs=ev.logprobs_to_bytes([-(t % 97) / 8 for t in output]) if logprobs else None,
+            **{"relation": "extends" if at else "restarts", **more},
         )
 
     def whole(self, group: str, values: Sequence[float | None], calls: int = 1) -> None:
