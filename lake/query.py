@@ -46,33 +46,38 @@ class Lake:
         self.root, self.params = root, params
         self.models = Models.load()
         self._store = Store(root)
-        self.con = duckdb.connect()
-        self.con.execute(f"set memory_limit = '{MEMORY_LIMIT}'")
-        for name, schema in EVENT_TABLES.items():
-            table = self._store.existing(f"events/{name.removeprefix('event_')}")
-            self._show(name, schema, table)
-        self.given = self._show_set()
-        self.models.define(self.con, params, given=self.given)
+        self.con, given = self._connect()
+        self.models.define(self.con, params, given=given)
         self._lock()
 
-    def _show(self, name: str, schema: pa.Schema, table: Table | None) -> None:
+    def _connect(self) -> tuple[duckdb.DuckDBPyConnection, list[str]]:
+        """A connection on the stored tables, and the names of the models that the set keeps."""
+        con = duckdb.connect()
+        con.execute(f"set memory_limit = '{MEMORY_LIMIT}'")
+        for name, schema in EVENT_TABLES.items():
+            table = self._store.existing(f"events/{name.removeprefix('event_')}")
+            self._show(con, name, schema, table)
+        return con, self._show_set(con)
+
+    @staticmethod
+    def _show(con: duckdb.DuckDBPyConnection, name: str, schema: pa.Schema, table: Table | None) -> None:
         files = table.files() if table is not None else []
         if not files:
-            self.con.register(name, schema.empty_table())
+            con.register(name, schema.empty_table())
         elif table is not None and table.local:
             names = ", ".join("'" + f.replace("'", "''") + "'" for f in files)
-            self.con.execute(
+            con.execute(
                 f"create temp view {name} as select * from read_parquet([{names}], union_by_name = true)"
             )
         else:
-            self.con.register(name, table.dataset() if table is not None else schema.empty_table())
+            con.register(name, table.dataset() if table is not None else schema.empty_table())
 
-    def _show_set(self) -> list[str]:
+    def _show_set(self, con: duckdb.DuckDBPyConnection) -> list[str]:
         given = []
         for name in self._store.names(f"sets/{self.params.set_name}"):
             table = self._store.existing(f"sets/{self.params.set_name}/{name}")
             if table is not None and table.files():
-                self._show(name, table.schema, table)
+                self._show(con, name, table.schema, table)
                 given.append(name)
         return given
 
@@ -130,7 +135,11 @@ class Lake:
 
     def audit(self) -> dict[str, pa.Table]:
         """The violating rows of every audit; empty tables where all holds."""
-        return self.models.audit(self.con, self.params, given=self.given)
+        con, given = self._connect()
+        try:
+            return self.models.audit(con, self.params, given=given)
+        finally:
+            con.close()
 
     def sets(self) -> list[str]:
         """The derived sets of this lake."""
