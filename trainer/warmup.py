@@ -131,23 +131,21 @@ def warm_up(
     """Supervised steps on the model in place; returns the last loss.  `progress(step, loss)` after each."""
     import torch
 
+    from trainer.backends.adamw import AdamW
     from trainer.backends.torch_backend import deterministic
 
     deterministic(threads)
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0, foreach=True
-    )
+    optimizer = AdamW(dict(model.named_parameters()), betas=(0.9, 0.95))
     value = float("nan")
     for step in range(steps):
         rows = batch(shown, step, executions_per_step)
         if not len(rows.target_row):
             raise WarmupError(f"the executions of warm-up step {step} have no token to learn")
-        optimizer.param_groups[0]["lr"] = rate(step, steps, learning_rate)
-        optimizer.zero_grad(set_to_none=True)
+        model.zero_grad(set_to_none=True)
         loss = mean_loss(model, rows)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        optimizer.step(rate(step, steps, learning_rate))
         value = loss.item()
         progress(step, value)
     return value

@@ -16,19 +16,18 @@ from lake.config import Objective, Optimizer
 from trainer import objective as objectives
 from trainer import packing, weights
 from trainer.backends import BackendError
+from trainer.backends.adamw import AdamW
 from trainer.backends.model import CausalLM
 from trainer.backends.rows import Bucket, buckets
 from trainer.objective import Sums, Targets
 from trainer.packing import Packed
-
-MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
 def deterministic(threads: int) -> None:
     """Equal calls give equal bits, here and in any process with as many threads (sets global switches)."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(True)
+    torch.set_deterministic_debug_mode("error")  # as use_deterministic_algorithms, which loads the compiler
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # nothing reads it
 
 
@@ -64,21 +63,14 @@ class TorchBackend:
         self._config, self._objective = optimizer, objective
         self._temperature, self._tokens_max, self._device = temperature, tokens_max, device
         self._parameters = dict(self.model.named_parameters())
-        self._optimizer = torch.optim.AdamW(
-            self._parameters.values(),
-            lr=optimizer.learning_rate,
+        self._optimizer = AdamW(
+            self._parameters,
             betas=(optimizer.beta1, optimizer.beta2),
-            eps=optimizer.epsilon,
+            epsilon=optimizer.epsilon,
             weight_decay=optimizer.weight_decay,
-            foreach=True,
         )
-        for p in self._parameters.values():  # all there from the start: a resumed run takes the same path
+        for p in self._parameters.values():  # there from the start: a resumed run adds up the same way
             p.grad = torch.zeros_like(p)
-            self._optimizer.state[p] = {
-                "step": torch.zeros((), dtype=torch.float32),
-                "exp_avg": torch.zeros_like(p),
-                "exp_avg_sq": torch.zeros_like(p),
-            }
 
     def _tensor(self, array: np.ndarray) -> Tensor:
         own = array if array.flags.writeable else array.copy()  # Arrow's memory is not torch's to hold
@@ -189,27 +181,25 @@ class TorchBackend:
                 raise BackendError(
                     f"the gradient norm of {executions} executions is {norm}; the step is not taken"
                 )
-            self._optimizer.param_groups[0]["lr"] = learning_rate
-            self._optimizer.step()
+            self._optimizer.step(learning_rate)
             return norm
         finally:
             torch._foreach_zero_(gradients)
 
+    def _state(self) -> dict[str, Tensor]:
+        moments = self._optimizer.state()
+        return dict(self.model.state_dict()) | {f"optimizer.{name}": t for name, t in moments.items()}
+
     def state_dict(self) -> dict[str, Tensor]:
         """Weights under Hugging Face's names, and `optimizer.exp_avg.NAME` and so on; copies, on the CPU."""
-        state = dict(self.model.state_dict())
-        for name, p in self._parameters.items():
-            state |= {f"optimizer.{m}.{name}": self._optimizer.state[p][m] for m in MOMENTS}
-        return {name: t.detach().to("cpu", copy=True).contiguous() for name, t in state.items()}
+        return {name: t.detach().to("cpu", copy=True).contiguous() for name, t in self._state().items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Takes up what state_dict gave.
 
         Raises BackendError, having taken nothing, where names or shapes differ.
         """
-        own = dict(self.model.state_dict())
-        for name, p in self._parameters.items():
-            own |= {f"optimizer.{m}.{name}": self._optimizer.state[p][m] for m in MOMENTS}
+        own = self._state()
         differing = sorted(own.keys() ^ state.keys()) or [n for n in own if own[n].shape != state[n].shape]
         if differing:
             raise BackendError(
