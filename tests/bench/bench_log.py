@@ -31,8 +31,9 @@ def _event(writer: int, number: int) -> ToolCalled:
     )  # fmt: skip
 
 
-def _append(url: str, writer: int, count: int, pace_s: float, ready: Barrier, results: Any) -> None:
-    """Append `count` events one at a time; seconds of each, and of all."""
+def _append(url: str, writer: int, load: tuple[int, float], ready: Barrier, results: Any) -> None:
+    """Append events one at a time, so many and so many seconds apart; seconds of each, and of all."""
+    count, pace_s = load
     log = open_log(url)
     events = [_event(writer, i) for i in range(count)]
     took = []
@@ -54,7 +55,7 @@ def _appends(folder: Path, writers: int, count: int, pace_s: float = 0.0) -> tup
     context = multiprocessing.get_context("spawn")
     ready, results = context.Barrier(writers), context.SimpleQueue()
     processes = [
-        context.Process(target=_append, args=(url, w, count // writers, pace_s, ready, results))
+        context.Process(target=_append, args=(url, w, (count // writers, pace_s), ready, results))
         for w in range(writers)
     ]
     for process in processes:

@@ -214,12 +214,24 @@ def test_bad_urls_are_refused(url: str) -> None:
 
 
 # ------------------------------------------------------------------------------ three brokers
+def _ids(url: str, count: int) -> list[str]:
+    log = open_log(url)
+    reader = log.reader({("tools", 0): 0, ("tools", 1): 0, ("tools", 2): 0, ("cells", 0): 0})
+    ids: list[str] = []
+    deadline = time.monotonic() + BOUND_S
+    while len(ids) < count and time.monotonic() < deadline:
+        ids += [r.headers.event_id for r in reader.poll(1.0)]
+    ids += [r.headers.event_id for r in reader.poll(1.0)]
+    reader.close()
+    log.close()
+    return ids
+
+
 @pytest.mark.slow
 @refused
 def test_of_three_brokers_one_is_lost_and_no_record(tmp_path: Path) -> None:
     with kafka.running(tmp_path, brokers=3) as cluster:
         url = f"kafka://{cluster.address}/lost?partitions=3&replication=3"
-        log = open_log(url)
         process = appender.start(url, "a", 400)
         appender.begin(process)
         assert process.stdout is not None
@@ -228,12 +240,6 @@ def test_of_three_brokers_one_is_lost_and_no_record(tmp_path: Path) -> None:
         cluster.control("kill", "2")
         process.communicate(timeout=4 * log_kafka.WAIT_S)
         assert process.returncode == 0
-        reader = log.reader({("tools", 0): 0, ("tools", 1): 0, ("tools", 2): 0, ("cells", 0): 0})
-        ids: list[str] = []
-        deadline = time.monotonic() + BOUND_S
-        while len(ids) < 1200 and time.monotonic() < deadline:
-            ids += [r.headers.event_id for r in reader.poll(1.0)]
+        ids = _ids(url, 1200)
         assert sorted(ids) == sorted(e.event_id for n in range(400) for e in appender.batch("a", n))
-        reader.close()
-        log.close()
-    gc.collect()
+    gc.collect()  # the sockets, while their warnings are ignored
