@@ -1,0 +1,88 @@
+"""Events to the log: together, in order, and what fails is told to whoever waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from ingest.proxy.writer import EventWriter
+from lake.events import EventError, ExecutionFinished, ExecutionLaunched
+from lake.log import LogCorrupt, LogError, LogUnavailable, open_log
+from tests.support.running_proxy import read_events
+
+
+def launched(k):
+    return ExecutionLaunched(time_us=k, group_id="g", execution_id=f"e-{k}", index=k)
+
+
+@pytest.fixture
+def log(tmp_path):
+    log = open_log(f"sqlite://{tmp_path}/log.db")
+    yield log
+    log.close()
+
+
+async def test_many_at_once_are_few_batches_in_order(log):
+    append, batches = log.append, []
+    log.append = lambda events: batches.append(len(events)) or append(events)
+    writer = EventWriter(log, pending_max=8, batch_max=4)
+    writer.start()
+    await asyncio.gather(*(writer.append(launched(k)) for k in range(50)))
+    await writer.stop()
+    assert [e.execution_id for e in read_events(log, "executions")] == [f"e-{k}" for k in range(50)]
+    assert max(batches) == 4
+    assert len(batches) <= 20
+
+
+async def test_a_bad_event_takes_no_other_along(log):
+    writer = EventWriter(log)
+    writer.start()
+    bad = ExecutionFinished(time_us=0, group_id="g", execution_id="bad", status="tired", calls=0)
+    results = await asyncio.gather(
+        *(writer.append(e) for e in (launched(0), bad, launched(1))), return_exceptions=True
+    )
+    assert results[0] is results[2] is None
+    assert isinstance(results[1], EventError)
+    assert [e.execution_id for e in read_events(log, "executions")] == ["e-0", "e-1"]
+    await writer.stop()
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (LogUnavailable("busy"), "could not be reached for 0.2 s; 1 events are not in it: busy"),
+        (LogCorrupt("torn page"), "torn page"),
+        (RuntimeError("bug"), "the log failed with RuntimeError: bug"),
+    ],
+)
+async def test_what_the_log_raises_is_raised(log, error, words):
+    def failing(events):
+        raise error
+
+    log.append = failing
+    writer = EventWriter(log, retry_s_max=0.2)
+    writer.start()
+    with pytest.raises(LogError, match=words):
+        await writer.append(launched(0))
+    await writer.stop()
+
+
+async def test_the_queue_has_a_bound_and_stop_waits(log):
+    append, gate = log.append, threading.Event()
+
+    def held(events):
+        gate.wait()
+        return append(events)
+
+    log.append = held
+    writer = EventWriter(log, pending_max=2, batch_max=1)
+    writer.start()
+    waiting = [asyncio.create_task(writer.append(launched(k))) for k in range(9)]
+    await asyncio.sleep(0.1)
+    assert writer._queue.qsize() == 2
+    gate.set()
+    await asyncio.gather(*waiting)
+    await writer.stop()
+    assert len(read_events(log, "executions")) == 9
