@@ -177,8 +177,8 @@ class Models:
             return {name: self._ordered(con, name) for name in outputs}
         except duckdb.CatalogException as error:
             raise ModelError(
-                f"{error}\nRegister the event tables first (lake.models.register); a connection that has kept "
-                "or defined models takes no second set of them: use another connection."
+                f"{error}\nRegister the event tables first (lake.models.register); a connection that has "
+                "kept or defined models takes no second set of them: use another connection."
             ) from error
         finally:
             if made and not keep:

@@ -65,9 +65,17 @@ def structure(rng: np.random.Generator, calls: int) -> list[tuple[int | None, in
 def big_lake(groups: int, size: int, calls: int, seed: int = 0) -> dict[str, pa.Table]:
     """`groups` complete groups of `size` executions of `calls` calls each, all assessed."""
     rng = np.random.default_rng(seed)
-    shapes = [structure(rng, calls) for _ in range(min(32, groups * size))]
     names = [(f"group-{g:05d}", f"group-{g:05d}/{i}", i) for g in range(groups) for i in range(size)]
-    n = len(names) * calls
+    return {
+        "event_calls": _calls(rng, names, calls),
+        "event_executions": _executions(names, calls),
+        "event_scores": _scores(rng, names),
+        "event_groups": _groups(groups, size),
+    }
+
+
+def _calls(rng: np.random.Generator, names: list[tuple[str, str, int]], calls: int) -> pa.Table:
+    shapes = [structure(rng, calls) for _ in range(min(32, len(names)))]
     rows = [
         (g, x, c, *shape)
         for k, (g, x, _) in enumerate(names)
@@ -75,79 +83,75 @@ def big_lake(groups: int, size: int, calls: int, seed: int = 0) -> dict[str, pa.
     ]
     group, execution, call_id, parent, shared, n_context, n_output, role = zip(*rows, strict=True)
     context, output = np.array(n_context), np.array(n_output)
-    ids = rng.integers(0, 50_000, int(context.sum()) + int(output.sum())).astype(np.int32)
-    tables = {
-        "event_calls": _fill(
-            "calls",
-            {
-                "event_id": [f"{x}:{c}" for x, c in zip(execution, call_id, strict=True)],
-                "type": "model.called",
-                "log_partition": 0,
-                "log_offset": np.arange(n),
-                "time_us": np.arange(n),
-                "group_id": group,
-                "execution_id": execution,
-                "call_id": call_id,
-                "role": role,
-                "parent_call_id": parent,
-                "shared_len": shared,
-                "context_ids": _lists(context, pa.array(ids[: context.sum()])),
-                "output_ids": _lists(output, pa.array(ids[context.sum() :])),
-                "output_logprobs": _lists(
-                    output, pa.array(-rng.exponential(1.0, int(output.sum())).astype(np.float32))
-                ),
-                "relation": "extends",
-                "delivered": True,
-                "n_context": n_context,
-                "n_output": n_output,
-                "n_logprobs": n_output,
-            },
-            n,
-        )
+    ids = pa.array(rng.integers(0, 50_000, int(context.sum() + output.sum())).astype(np.int32))
+    logprobs = pa.array(-rng.exponential(1.0, int(output.sum())).astype(np.float32))
+    columns = {
+        "event_id": [f"{x}:{c}" for x, c in zip(execution, call_id, strict=True)],
+        "type": "model.called",
+        "log_partition": 0,
+        "log_offset": np.arange(len(rows)),
+        "time_us": np.arange(len(rows)),
+        "group_id": group,
+        "execution_id": execution,
+        "call_id": call_id,
+        "role": role,
+        "parent_call_id": parent,
+        "shared_len": shared,
+        "context_ids": _lists(context, ids[: int(context.sum())]),
+        "output_ids": _lists(output, ids[int(context.sum()) :]),
+        "output_logprobs": _lists(output, logprobs),
+        "relation": "extends",
+        "delivered": True,
+        "n_context": n_context,
+        "n_output": n_output,
+        "n_logprobs": n_output,
     }
+    return _fill("calls", columns, len(rows))
+
+
+def _executions(names: list[tuple[str, str, int]], calls: int) -> pa.Table:
     e = len(names)
-    head = {
+    columns = {
         "group_id": [g for g, _, _ in names] * 2,
         "execution_id": [x for _, x, _ in names] * 2,
         "type": ["execution.launched"] * e + ["execution.finished"] * e,
         "event_id": [f"{x}:{kind}" for kind in ("launched", "finished") for _, x, _ in names],
+        "log_partition": 0,
         "log_offset": np.arange(2 * e),
         "index": [i for _, _, i in names] + [None] * e,
         "attempt": [0] * e + [None] * e,
         "status": [None] * e + ["completed"] * e,
         "calls": [None] * e + [calls] * e,
-        "log_partition": 0,
     }
-    tables["event_executions"] = _fill("executions", head, 2 * e)
-    tables["event_scores"] = _fill(
-        "scores",
-        {
-            "group_id": [g for g, _, _ in names],
-            "execution_id": [x for _, x, _ in names],
-            "event_id": [f"{x}:scored" for _, x, _ in names],
-            "type": "execution.scored",
-            "log_offset": np.arange(e),
-            "log_partition": 0,
-            "assessment": "scored",
-            "value": rng.random(e),
-            "evaluator": "task",
-            "version": 0,
-        },
-        e,
-    )
-    tables["event_groups"] = _fill(
-        "groups",
-        {
-            "group_id": [f"group-{g:05d}" for g in range(groups)],
-            "event_id": [f"group-{g:05d}:dispatched" for g in range(groups)],
-            "type": "group.dispatched",
-            "log_offset": np.arange(groups),
-            "log_partition": 0,
-            "task": "{}",
-            "size": size,
-            "policy_version": 0,
-            "boundary": 0,
-        },
-        groups,
-    )
-    return tables
+    return _fill("executions", columns, 2 * e)
+
+
+def _scores(rng: np.random.Generator, names: list[tuple[str, str, int]]) -> pa.Table:
+    columns = {
+        "group_id": [g for g, _, _ in names],
+        "execution_id": [x for _, x, _ in names],
+        "event_id": [f"{x}:scored:task:0" for _, x, _ in names],
+        "type": "execution.scored",
+        "log_partition": 0,
+        "log_offset": np.arange(len(names)),
+        "assessment": "scored",
+        "value": rng.random(len(names)),
+        "evaluator": "task",
+        "version": 0,
+    }
+    return _fill("scores", columns, len(names))
+
+
+def _groups(groups: int, size: int) -> pa.Table:
+    columns = {
+        "group_id": [f"group-{g:05d}" for g in range(groups)],
+        "event_id": [f"group-{g:05d}:dispatched" for g in range(groups)],
+        "type": "group.dispatched",
+        "log_partition": 0,
+        "log_offset": np.arange(groups),
+        "task": "{}",
+        "size": size,
+        "policy_version": 0,
+        "boundary": 0,
+    }
+    return _fill("groups", columns, groups)
