@@ -10,6 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
+CONNECTIONS_MAX = 8192
 SHUTDOWN_S = 10  # what running calls get when the process is asked to end
 
 
@@ -75,6 +76,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
         access_log=False,
         server_header=False,
         date_header=False,
+        limit_concurrency=CONNECTIONS_MAX,
         timeout_graceful_shutdown=SHUTDOWN_S,
     )
     for number in (signal.SIGINT, signal.SIGTERM):

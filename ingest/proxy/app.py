@@ -38,6 +38,7 @@ from lake.events import ROLES, ExecutionLaunched, decode
 from lake.log import Log, now_us
 
 POLL_S = 1.0
+TOO_DEEP = Rejected(400, "invalid_request", "the body is nested too deeply")
 
 
 def launched_before(log: Log) -> frozenset[str]:
@@ -161,13 +162,14 @@ class CallEndpoint:
             role = scope["path_params"].get("role", "main")
             if role not in ROLES:
                 raise Rejected(404, "unknown_role", f"role {role!r} in the URL; one of {', '.join(ROLES)}")
-            body = await read_body(scope, receive, proxy.limits.body_bytes_max)
+            body = await read_body(receive, proxy.limits.body_bytes_max, proxy.limits.body_s_max)
             if body is None:
                 return
             request = self._dialect.parse(body)
             execution = proxy.execution(identity)
             call = proxy.caller.ask(execution, role, request)
-        except Rejected as rejected:
+        except (Rejected, RecursionError) as error:
+            rejected = error if isinstance(error, Rejected) else TOO_DEEP
             await send_body(send, rejected.status, JSON, self._dialect.error(rejected))
             return
         handled = asyncio.get_running_loop().create_future()

@@ -66,6 +66,7 @@ class Limits:
     new_tokens_max: int
     temperature: float
     body_bytes_max: int = 32 << 20
+    body_s_max: float = 60.0
     calls_per_execution_max: int = 64
     executions_max: int = 10_000
     engine_wait_s_max: float = 600.0

@@ -51,6 +51,7 @@ class _Body(msgspec.Struct):
     model: str = ""
     tools: list[dict[str, Any]] | None = None
     tool_choice: Any = None
+    functions: Any = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
     max_tokens: int | None = None
@@ -85,7 +86,7 @@ def _decoded(body: bytes) -> _Body:
         try:
             mended = json.dumps(json.loads(body), ensure_ascii=False).encode("utf-8", "replace")
             return _decode(mended)
-        except (ValueError, RecursionError):
+        except ValueError:
             raise _bad(f"the body is not JSON: {first}") from first
 
 
@@ -133,14 +134,15 @@ def _check(body: _Body) -> None:
         raise _bad("penalties and logit_bias are not supported: what is trained must be what was sampled")
     if body.logprobs:
         raise _bad("logprobs are not returned; they are in the run's log")
+    if body.functions:
+        raise _bad("functions are not supported; give them as tools")
     if body.tool_choice not in (None, "auto") and not (body.tool_choice == "none" and not body.tools):
         raise _bad(f"tool_choice is {body.tool_choice!r}; 'auto' is supported")
     if isinstance(body.response_format, dict) and body.response_format.get("type") != "text":
         raise _bad("response_format is not supported; 'text' is")
-    for name in ("max_tokens", "max_completion_tokens"):
-        value = getattr(body, name)
-        if value is not None and not 1 <= value <= NEW_TOKENS_MAX:
-            raise _bad(f"{name} is {value}, 1 to {NEW_TOKENS_MAX} is needed")
+
+
+def _check_sampling(body: _Body) -> None:
     temperature, top_p, top_k = body.temperature, body.top_p, body.top_k
     if temperature is not None and not 0 <= temperature <= 100:
         raise _bad(f"temperature is {temperature}, 0 to 100 is needed")
@@ -148,6 +150,10 @@ def _check(body: _Body) -> None:
         raise _bad(f"top_p is {top_p}, above 0 and at most 1 is needed")
     if top_k is not None and top_k != -1 and not 1 <= top_k <= NEW_TOKENS_MAX:
         raise _bad(f"top_k is {top_k}, -1 (off) or at least 1 is needed")
+    for name in ("max_tokens", "max_completion_tokens"):
+        value = getattr(body, name)
+        if value is not None and not 1 <= value <= NEW_TOKENS_MAX:
+            raise _bad(f"{name} is {value}, 1 to {NEW_TOKENS_MAX} is needed")
 
 
 def _delta(name: str, answer: Answer) -> dict[str, Any]:
@@ -194,6 +200,7 @@ class Chat:
     def parse(self, body: bytes) -> Request:
         asked = _decoded(body)
         _check(asked)
+        _check_sampling(asked)
         limit = asked.max_completion_tokens if asked.max_completion_tokens is not None else asked.max_tokens
         options = asked.stream_options
         return Request(

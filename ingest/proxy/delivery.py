@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Receive, Send
 
 from ingest.proxy.calls import Call, Caller
 from ingest.proxy.neutral import Answer, Rejected, Request
@@ -40,21 +40,31 @@ class Dialect(Protocol):
         """The event that ends a stream which cannot be answered."""
 
 
-async def read_body(scope: Scope, receive: Receive, bytes_max: int) -> bytes | None:
-    """The request's body; None where the client hung up.  Raises Rejected (413) above `bytes_max`."""
+async def read_body(receive: Receive, bytes_max: int, s_max: float) -> bytes | None:
+    """The request's body; None where the client hung up.
+
+    Raises Rejected: 413 above `bytes_max` bytes, 408 where it takes over `s_max` seconds.
+    """
     parts: list[bytes] = []
     size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return None
-        part = message.get("body", b"")
-        size += len(part)
-        if size > bytes_max:
-            raise Rejected(413, "body_too_large", f"the body has over {bytes_max} bytes, which is the most")
-        parts.append(part)
-        if not message.get("more_body", False):
-            return b"".join(parts)
+    try:
+        async with asyncio.timeout(s_max):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    return None
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
+                if size > bytes_max:
+                    raise Rejected(
+                        413, "body_too_large", f"the body has over {bytes_max} bytes, the most there may be"
+                    )
+                if not message.get("more_body", False):
+                    return b"".join(parts)
+    except TimeoutError:
+        raise Rejected(
+            408, "body_too_slow", f"the body did not come in {s_max:g} s; it has {size} bytes so far"
+        ) from None
 
 
 async def send_body(send: Send, status: int, content_type: bytes, body: bytes) -> None:

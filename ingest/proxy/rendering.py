@@ -26,6 +26,7 @@ import numpy as np
 from jinja2 import nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
+from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
@@ -36,6 +37,7 @@ MARK = "\U000f8e3a"  # a private-use character: no model writes it, and one that
 _TURN = re.compile(f"{MARK}t([0-9]+){MARK}e")
 GENERATION_PROMPTS_KEPT = 64
 _DICT_NAMES = frozenset(dir(dict))
+_LOOP_NAMES = frozenset(("index", "index0", "first", "last", "length", "previtem", "nextitem"))
 
 
 class RenderingError(ValueError):
@@ -61,15 +63,17 @@ def _tojson(value: Any, indent: int | None = None, ensure_ascii: bool = False, *
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """The sandbox, with a short way to the fields of messages.
+    """The sandbox, with a short way to the fields of messages and of `loop`: half of a rendering's time.
 
-    jinja2 looks for an attribute first and then for a key, which for a dict is an exception a field:
-    half of a rendering's time.  A name that no dict has as an attribute can only be a key.
+    jinja2 looks for an attribute first and then for a key, which for a dict is an exception a field.
+    A name that no dict has as an attribute can only be a key; `loop` has nothing public to hide.
     """
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         if type(obj) is dict and attribute not in _DICT_NAMES:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        if type(obj) is LoopContext and attribute in _LOOP_NAMES:
+            return getattr(obj, attribute)
         return super().getattr(obj, attribute)
 
 

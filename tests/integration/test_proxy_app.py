@@ -186,6 +186,7 @@ async def test_roles_by_path(proxy):
         ({"tool_choice": "required"}, "tool_choice"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"frequency_penalty": 1.0}, "penalties"),
+        ({"functions": [{"name": "f"}]}, "give them as tools"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "image_url"),
         ({"messages": [{"role": "oracle", "content": "x"}]}, "oracle"),
         ({"messages": "x"}, "Expected `array`"),
@@ -203,11 +204,27 @@ async def test_half_a_surrogate_pair_is_no_character(proxy, engine):
     async with proxy.session.post(url, data=body, headers=proxy.headers()) as reply:
         assert reply.status == 200
     assert "user\ncut ?<|im_end|>" in engine.asked[0].prompt
-    async with proxy.session.post(url, data=b"{", headers=proxy.headers()) as reply:
-        assert reply.status == 400
+    deep = b'{"messages": [{"role": "user", "content": "u"}], "tools": [{"x": %b}]}' % (
+        b"[" * 9999 + b"]" * 9999
+    )
+    for wrong in (b"{", b"\xff", deep):
+        async with proxy.session.post(url, data=wrong, headers=proxy.headers()) as reply:
+            assert reply.status == 400
 
 
 # ------------------------------------------------------------------------------------ limits
+async def test_a_body_that_does_not_come(log, model, engine):
+    async with running_proxy(log, model, engine.url, replace(LIMITS, body_s_max=0.1)) as proxy:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(proxy.url.rsplit(":", 1)[1]))
+        key = proxy.headers()["Authorization"]
+        writer.write(
+            b"POST /x/e-1/v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n"
+            + f"authorization: {key}\r\n\r\n{{".encode()
+        )
+        assert b" 408 " in await reader.readline()
+        writer.close()
+
+
 async def test_limits(log, model, engine, script):
     limits = replace(
         LIMITS, context_tokens=60, body_bytes_max=2000, calls_per_execution_max=1, executions_max=1

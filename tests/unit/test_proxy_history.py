@@ -135,6 +135,14 @@ def test_case_11_null_content_with_tool_calls(driven):
     )
 
 
+def test_case_12_content_lists_and_strings_are_the_same_message(driven):
+    parts = [{"type": "text", "text": "be "}, {"type": "text", "text": "good"}]
+    mid = lambda content: [user("u"), {"role": "system", "content": content}, user("v")]  # noqa: E731
+    answer = driven.ask(mid(parts), "x")
+    driven.ask([*mid("be good"), answer, user("w")], "y")
+    assert (driven.event.relation, driven.event.parent_call_id) == ("extends", 0)
+
+
 def test_case_15_edited_reasoning_is_not_a_continuation(driven):
     ids = sampled("<think>\nI know.\n</think>\n\nyes")
     answer = driven.ask([user("u")], ids)
