@@ -28,7 +28,10 @@ class Tables:
 def random_tables(
     seed: int, executions: int = 6, *, vocab: int = 50, group: str = "g0", depth: int = 5
 ) -> Tables:
-    """Executions as random call trees; every root-to-leaf path is admitted, first come first owner."""
+    """Executions as random call trees; every root-to-leaf path is admitted, first come first owner.
+
+    Log-probabilities lie about ln(1 / 50), near those of an untrained model of 50 words.
+    """
     rng = np.random.default_rng(seed)
     weights, segments, trees = [], [], []
     out = Tables(pa.table({}), pa.table({}), pa.table({}))
@@ -46,9 +49,7 @@ def random_tables(
                 n = int(rng.integers(1, 7))
                 node = {"parent": parent, "tree_start": len(ids), "length": n, "sampled": sampled}
                 node["logprob_start"] = len(logprobs) if sampled else None
-                node["logprobs"] = (
-                    [float(-x) for x in rng.exponential(2.0, n).astype(np.float32)] if sampled else []
-                )
+                node["logprobs"] = rng.normal(-3.9, 0.5, n).astype(np.float32).tolist() if sampled else []
                 logprobs += node["logprobs"]
                 node["ids"] = rng.integers(0, vocab, n).tolist()
                 ids += node["ids"]
