@@ -156,7 +156,6 @@ def test_a_call_whose_parent_is_absent_or_does_not_own_the_shared_end():
     lake.recorder.called("g", "g/9", 2, at=(1, 11))
     lake.recorder.called("g", "g/9", 3, at=(2, 11))  # token 10 is not call 2's own
     found = lake.run()
-    assert set(found) == {"orphan_node"}
     assert ids(found["orphan_node"], "execution_id", "call_id", "reason") == [
         ("g/9", 1, "parent call 0 is not in the lake"),
         ("g/9", 2, "parent call 1 owns tokens 5 to 10, not the one before 11"),
