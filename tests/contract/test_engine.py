@@ -50,8 +50,8 @@ def engine(tmp_path_factory):
         return
     models = [make_tiny_model(tmp_path_factory.mktemp("m"), seed=s, sharpness=4.0) for s in (0, 1)]
     options = ["--context-tokens", str(CONTEXT), "--concurrent-calls", str(CALLS_MAX)]
-    with embedded_engine(models[0], *options, "--queue-calls", str(QUEUE_MAX)) as url:
-        yield Engine(url, *models, 388, 1e-4)
+    with embedded_engine(models[0], *options, "--queue-calls", str(QUEUE_MAX)) as running:
+        yield Engine(running.url, *models, 388, 1e-4)
 
 
 @pytest.fixture
@@ -439,7 +439,7 @@ async def test_state(engine, http, client):
 async def test_a_key_is_asked_for(tmp_path):
     model, ids = make_tiny_model(tmp_path), np.array([EOS], np.int32)
     options = ["--api-key", "secret", "--weight-version", "7", "--context-tokens", "64"]
-    with embedded_engine(model, *options) as url:
+    with embedded_engine(model, *options) as (url, _):
         for key in (None, "wrong"):
             async with EngineClient(url, api_key=key) as client:
                 with pytest.raises(EngineRefused, match="API key"):

@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,9 +23,14 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
+class Running(NamedTuple):
+    url: str
+    pid: int
+
+
 @contextmanager
-def embedded_engine(model: Path, *options: str, start_s: float = 120.0) -> Iterator[str]:
-    """`python -m ingest.engines.embedded` with these options; yields its URL once it is ready."""
+def embedded_engine(model: Path, *options: str, start_s: float = 120.0) -> Iterator[Running]:
+    """`python -m ingest.engines.embedded` with these options; yields once it is ready."""
     port = free_port()
     command = [sys.executable, "-m", "ingest.engines.embedded", "--model", str(model), "--port", str(port)]
     process = subprocess.Popen([*command, *options], cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"})
@@ -38,7 +44,7 @@ def embedded_engine(model: Path, *options: str, start_s: float = 120.0) -> Itera
                     break
             except (urllib.error.URLError, OSError):
                 time.sleep(0.05)
-        yield url
+        yield Running(url, process.pid)
     finally:
         process.terminate()
         process.wait(20)
