@@ -20,7 +20,7 @@ $(VENV)/installed: $(PINS) pyproject.toml
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV) || { \
 	  echo "python3 has no venv; as root: apt-get install -y python3-venv"; exit 1; }
 	$(PY) -m pip install --quiet uv==0.13.9
-	$(UV) install --quiet --python $(PY) --requirement $(PINS)
+	$(UV) install --quiet --compile-bytecode --python $(PY) --requirement $(PINS)
 	$(UV) install --quiet --python $(PY) --no-deps --no-build-isolation --editable .
 	@touch $@
 

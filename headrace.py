@@ -33,6 +33,7 @@ __all__ = ["__version__", "main", "open"]
 PACKAGES = ("ingest", "lake", "schedulers", "trainer")
 DIFFERS, MISUSED = 1, 2
 RUNS = Path("runs")
+PIPED_COLUMNS = 240
 
 
 def _ours() -> None:
@@ -76,19 +77,31 @@ def _json(document: Any) -> None:
     click.echo(msgspec.json.encode(document, enc_hook=str).decode())
 
 
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    return "" if value is None else str(value)
+
+
 def _table(rows: Sequence[dict[str, Any]], title: str = "") -> None:
-    """Rows as a table on standard output."""
+    """Rows as a table on standard output; where that is no terminal, as wide as it needs to be."""
+    from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title or None, title_justify="left")
-    for name, value in (rows[0] if rows else {}).items():
-        table.add_column(name, justify="right" if isinstance(value, int | float) else "left")
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=PIPED_COLUMNS)
+    if not rows:
+        console.print(f"{title}: no rows" if title else "no rows")
+        return
+    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name, value in rows[0].items():
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        table.add_column(name, justify="right" if number else "left", overflow="fold")
     for row in rows:
-        table.add_row(
-            *(f"{v:.6g}" if isinstance(v, float) else "" if v is None else str(v) for v in row.values())
-        )
-    Console().print(table if rows else f"{title}: no rows")
+        table.add_row(*(_cell(v) for v in row.values()))
+    console.print(table)
 
 
 def _progress() -> Progress:
@@ -284,7 +297,7 @@ def replay_command(  # noqa: PLR0917  click gives them by name
     if as_json:
         _json(document)
     elif settings:
-        _table(_side_by_side(rows), title=f"{result['name']} beside the run")
+        _show_replay(result)
     else:
         click.echo(
             f"{document['equal']} of {document['steps']} steps equal; differing: {differing or 'none'}"
@@ -362,11 +375,25 @@ def report_command(run: Path, as_json: bool) -> None:
         beside = {r["name"]: _side_by_side(r["steps"]) for r in replays}
         _json({"run": str(run), "progress": progress, "staleness": identity, "replays": beside})
         return
-    _table(progress, title=f"{run}: steps")
-    _table(identity, title="staleness, measured and by the identity of a finite run")
+    shown = {"score_mean": "score", "d_mean": "staleness", "gradient_norm": "norm"}
+    names = (
+        "step",
+        "score_mean",
+        "d_mean",
+        "loss",
+        "gradient_norm",
+        "targets",
+        "tokens",
+        "executions_missing",
+    )
+    rows = [{shown.get(n, n.split("_")[-1]): row[n] for n in names} for row in progress]
+    _table(rows, title=f"{run}: steps")
+    kept_names = ("steps", "phi", "mu", "groups_consumed", "age_left", "d_mean", "predicted", "difference")
+    brief = [{n: row[n] for n in kept_names} for row in identity]
+    _table(brief, title="staleness, measured (d_mean) and by the identity of a finite run (predicted)")
     _table(lake.rows("from tokens_by_role"), title="tokens by role")
     for r in replays:
-        _table(_side_by_side(r["steps"]), title=f"replay {r['name']} (set {r['set']!r}) beside the run")
+        _show_replay(r)
 
 
 COMPARED = ("loss", "gradient_norm", "executions", "targets", "tokens")
@@ -379,6 +406,21 @@ def _side_by_side(steps: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         | {f"{name} {side}": s[side][name] for name in COMPARED for side in ("run", "replay")}
         for s in steps
     ]
+
+
+def _show_replay(replay: dict[str, Any]) -> None:
+    """A replay beside its run: where all weights are the same, one line says it."""
+    steps, title = replay["steps"], f"replay {replay['name']} (set {replay['set']})"
+    if steps and all(s["equal"] for s in steps):
+        click.echo(f"{title}: all {len(steps)} steps have the weights of the run, bit for bit")
+        return
+    short = {"gradient_norm": "norm", "executions": "E"}
+    rows = [
+        {"step": s["step"], "same": s["equal"]}
+        | {short.get(n, n): f"{_cell(s['run'][n])} | {_cell(s['replay'][n])}" for n in COMPARED}
+        for s in steps
+    ]
+    _table(rows, title=f"{title}: run | replay")
 
 
 def _explain(error: BaseException) -> int:
