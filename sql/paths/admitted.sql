@@ -6,14 +6,14 @@
 -- The draw: the smallest -ln(u) / tokens, u from md5 of (seed, execution, round, leaf), is a draw by weight
 -- (an exponential race), and the same on every machine, thread count and row order.
 -- Key: group_id, execution_id, path
-with recursive limits as materialized (
-    select case when j_max = 0 then 9223372036854775807 else j_max end as paths_max, seed
-    from params
-),
-
-numbered as materialized (
-    select execution_id, row_number() over (order by execution_id) as number
-    from valid_executions
+with recursive numbered as materialized (
+    select
+        v.execution_id,
+        row_number() over (order by v.execution_id) as number,
+        p.seed,
+        case when p.j_max = 0 then 9223372036854775807 else p.j_max end as paths_max
+    from valid_executions as v
+    cross join params as p
 ),
 
 held as materialized (
@@ -40,7 +40,7 @@ drawn(number, path, leaf, new_targets) using key (number, path) as (
             w.leaf_rank,
             w.tokens,
             -ln(
-                ((md5_number(concat_ws('|', m.seed, v.execution_id, d.path + 1, w.leaf)) >> 75)::double + 0.5)
+                ((md5_number(concat_ws('|', v.seed, v.execution_id, d.path + 1, w.leaf)) >> 75)::double + 0.5)
                 / 9007199254740992.0
             ) / w.tokens as key
         from (
@@ -56,7 +56,7 @@ drawn(number, path, leaf, new_targets) using key (number, path) as (
         ) as w
         join drawn as d on d.number = w.number
         join numbered as v on v.number = w.number
-        join limits as m on d.path < m.paths_max
+        where d.path < v.paths_max
     ) as k
     group by k.number, k.path
 ),
