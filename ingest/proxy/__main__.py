@@ -76,6 +76,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
         access_log=False,
         server_header=False,
         date_header=False,
+        proxy_headers=False,
         limit_concurrency=CONNECTIONS_MAX,
         timeout_graceful_shutdown=SHUTDOWN_S,
     )
