@@ -34,10 +34,11 @@ from ingest.identity import read_secret
 from ingest.launching import TOPICS, Launch, Launching, heal
 from ingest.publishing import Publisher
 from lake.config import Config, Rollout
-from lake.events import Event, EventError, ExecutionLaunched, decode
+from lake.events import Event, EventError, ExecutionLaunched
 from lake.failure import reach
 from lake.layout import NotARun, Run
 from lake.log import Log, LogError, Record, now_us, open_log
+from lake.wire import decode
 
 logger = logging.getLogger("headrace.runner")
 

@@ -15,10 +15,11 @@ from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
-from lake.events import TOPICS, Event, EventError, decode
+from lake.events import TOPICS, Event, EventError
 from lake.log import Log, LogUnavailable, Partition, Record
 from lake.store import Store, Table
 from lake.tables import DEAD_LETTERS, SCHEMAS, to_dead_letters, to_table
+from lake.wire import decode
 
 SEEN_MAX = 1_000_000
 """Event ids remembered to drop repeats: a producer repeats itself within moments of a crash."""

@@ -13,9 +13,9 @@ from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError, LogTruncationError, OffsetOutOfRangeError
 from kafka.net.compat import KafkaNetClient
 
-from lake.events import RECORD_BYTES_MAX
 from lake.log import LogCorrupt, LogError, LogUnavailable, Partition
 from lake.log_common import partition_counts
+from lake.wire import RECORD_BYTES_MAX
 
 PARTITIONS = 4  # of a log made without saying; they share out ingestion, and cannot be changed later
 BATCH_BYTES_MAX = 2 * RECORD_BYTES_MAX  # of a topic: one full record with key, headers and framing

@@ -9,10 +9,10 @@ from typing import Any
 
 from kafka.errors import KafkaError
 
-from lake.events import Headers
 from lake.kafka_cluster import BATCH_BYTES_MAX, Cluster
 from lake.log import LogUnavailable, Partition, Record
 from lake.log_common import check_partitions, check_positions
+from lake.wire import Headers
 
 FETCH_BYTES = 8 << 20  # buffered ahead for each broker, compressed
 SLICE_S = 1.0  # of a wait: between two of them the brokers are looked after

@@ -20,7 +20,8 @@ from typing import Protocol
 
 import msgspec
 
-from lake.events import Event, Headers
+from lake.events import Event
+from lake.wire import Headers
 
 Partition = tuple[str, int]
 """(topic, partition)."""

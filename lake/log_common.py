@@ -7,8 +7,9 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from lake.events import TOPICS, TOPICS_BY_GROUP, Event, Headers, encode
+from lake.events import TOPICS, TOPICS_BY_GROUP, Event
 from lake.log import LogCorrupt, Partition
+from lake.wire import Headers, encode
 
 PARTITIONS_MAX = 64  # more than one machine has cores; a poll asks for the end of every partition it reads
 

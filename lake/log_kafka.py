@@ -28,11 +28,12 @@ from typing import Any
 from kafka import KafkaProducer
 from kafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
-from lake.events import Event, Headers
+from lake.events import Event
 from lake.kafka_cluster import BATCH_BYTES_MAX, Cluster
 from lake.kafka_reader import KafkaReader
 from lake.log import LogError, LogUnavailable, partition_of
 from lake.log_common import Entry, check_partitions, count_of, encoded, url_options
+from lake.wire import Headers
 
 WAIT_S = 30.0  # a lost broker is noticed after 9 s (its session), and its partitions move within 10 s more
 # send() of kafka-python never waits and keeps whatever it is given: these bound it.  The bytes are twice

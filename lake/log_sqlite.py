@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from lake.events import Event, Headers
+from lake.events import Event
 from lake.log import LogCorrupt, LogError, LogUnavailable, Partition, Record, now_us, partition_of
 from lake.log_common import (
     Entry,
@@ -41,6 +41,7 @@ from lake.log_common import (
     partition_counts,
     url_options,
 )
+from lake.wire import Headers
 
 APPLICATION_ID = 0x48445243  # "HDRC": the file is a log of ours
 LAYOUT = 1  # PRAGMA user_version

@@ -15,9 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lake.config import Config
-from lake.events import CellEvent, Event, EventError, GroupDispatched, ScheduleDecided, decode
+from lake.events import CellEvent, Event, EventError, GroupDispatched, ScheduleDecided
 from lake.layout import Run
 from lake.log import Log, now_us, open_log
+from lake.wire import decode
 from schedulers import prepare
 from schedulers.policies import boundary
 from schedulers.processes import Process, ProcessDied, Processes, free_port

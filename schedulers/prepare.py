@@ -74,19 +74,16 @@ def announce(log: Log, run: Run, config: Config) -> None:
     )
 
 
-def _python(*arguments: str, stdout: int | None = None) -> bytes:
+def _python(*arguments: str) -> bytes:
+    """What a module of ours prints.  Raises RuntimeError with the end of its complaint where it fails."""
     environment = {"OMP_NUM_THREADS": "1"} | os.environ
     done = subprocess.run(
-        [sys.executable, "-m", *arguments],
-        check=False,
-        env=environment,
-        stdout=stdout,
-        stderr=subprocess.PIPE,
+        [sys.executable, "-m", *arguments], check=False, env=environment, capture_output=True
     )
     if done.returncode:
         tail = done.stderr.decode(errors="replace").strip()[-600:]
         raise RuntimeError(f"python -m {' '.join(arguments)} ended with status {done.returncode}: {tail}")
-    return done.stdout or b""
+    return done.stdout
 
 
 def tasks(run: Run, config: Config) -> list[str]:
@@ -94,15 +91,7 @@ def tasks(run: Run, config: Config) -> list[str]:
     path = run.path / "tasks.jsonl"
     if not path.exists():
         count = groups_in_run(config)
-        lines = _python(
-            "ingest.courier",
-            "tasks",
-            "--seed",
-            str(config.seed),
-            "--count",
-            str(count),
-            stdout=subprocess.PIPE,
-        )
+        lines = _python("ingest.courier", "tasks", "--seed", str(config.seed), "--count", str(count))
         half = path.with_suffix(".part")
         half.write_bytes(lines)
         half.rename(path)

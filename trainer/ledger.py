@@ -19,9 +19,9 @@ from lake.events import (
     PolicyPublished,
     StepCommitted,
     StepPlanned,
-    decode,
 )
 from lake.log import Log
+from lake.wire import decode
 
 TOPICS = ("groups", "policy")
 

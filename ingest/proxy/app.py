@@ -34,8 +34,9 @@ from ingest.proxy.execution import Execution
 from ingest.proxy.neutral import Rejected
 from ingest.proxy.rendering import Renderer
 from ingest.proxy.writer import EventWriter
-from lake.events import ROLES, ExecutionLaunched, decode
+from lake.events import ROLES, ExecutionLaunched
 from lake.log import Log, now_us
+from lake.wire import decode
 
 POLL_S = 1.0
 TOO_DEEP = Rejected(400, "invalid_request", "the body is nested too deeply")

@@ -21,14 +21,8 @@ from ingest.proxy.neutral import Answer, Rejected, Request, ToolCall
 from ingest.proxy.parsing import Parsed, parse
 from ingest.proxy.prompting import Prompt, make_prompt
 from ingest.proxy.rendering import Renderer
-from lake.events import (
-    RECORD_BYTES_MAX,
-    EventError,
-    ModelCalled,
-    ToolCalled,
-    ids_to_bytes,
-    logprobs_to_bytes,
-)
+from lake.events import EventError, ModelCalled, ToolCalled, ids_to_bytes, logprobs_to_bytes
+from lake.wire import RECORD_BYTES_MAX
 
 if TYPE_CHECKING:
     from ingest.proxy.calls import Call

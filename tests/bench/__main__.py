@@ -44,7 +44,9 @@ def main(wanted: list[str]) -> int:
         rows += importlib.import_module(f"tests.bench.{name}").run()
     for row in rows:
         if set(row) != set(FIELDS):
-            raise ValueError(f"benchmark row {row.get('id')}: fields {sorted(row)}, {sorted(FIELDS)} are needed")
+            raise ValueError(
+                f"benchmark row {row.get('id')}: fields {sorted(row)}, {sorted(FIELDS)} are needed"
+            )
     show(rows)
     if target := os.environ.get("BENCH_JSON"):
         Path(target).write_text("".join(json.dumps({f: row[f] for f in FIELDS}) + "\n" for row in rows))

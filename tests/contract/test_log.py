@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from lake.events import TOPICS_BY_GROUP, TOPICS_SINGLE, EventError, Headers, decode, encode
+from lake.events import TOPICS_BY_GROUP, TOPICS_SINGLE, EventError
 from lake.log import Log, LogCorrupt, Partition, Reader, Record, now_us, open_log, partition_of
+from lake.wire import Headers, decode, encode
 from tests.support import appender
 from tests.support.events import ONE_OF_EACH, cell, tool
 

@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from lake import kafka_reader, log_kafka
-from lake.events import EventError, Headers, decode
+from lake.events import EventError
 from lake.log import LogError, LogUnavailable, Record, open_log
 from lake.log_kafka import Budget, KafkaLog
+from lake.wire import Headers, decode
 from tests.support import appender, kafka
 from tests.support.events import cell, tool
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from lake import log_sqlite
-from lake.events import decode
 from lake.log import LogCorrupt, LogUnavailable, Record
 from lake.log_sqlite import SqliteLog
+from lake.wire import decode
 from tests.support import appender
 from tests.support.events import cell, tool
 

@@ -17,9 +17,10 @@ from ingest.courier.accidents import Accidents
 from ingest.courier.task import make_task
 from ingest.identity import read_secret, verify
 from lake.config import parse
-from lake.events import TOPICS, GroupDispatched, ModelCalled, decode
+from lake.events import TOPICS, GroupDispatched, ModelCalled
 from lake.layout import Run
 from lake.log import now_us, open_log
+from lake.wire import decode
 from tests.support.courier_agents import clumsy_by_request, serving
 
 

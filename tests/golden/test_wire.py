@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from lake.events import CATALOGUE, SCHEMA_VERSION, Event, Headers, decode, encode
+from lake.events import CATALOGUE, Event
+from lake.wire import SCHEMA_VERSION, Headers, decode, encode
 from tests.support.events import ONE_OF_EACH
 
 FILE = Path(__file__).with_name("wire.json")

@@ -16,23 +16,20 @@ from lake.events import (
     CATALOGUE,
     RELATIONS,
     ROLES,
-    SCHEMA_VERSION,
     STATUSES,
     Event,
     EventError,
     ExecutionFinished,
     ExecutionScored,
     GroupDispatched,
-    Headers,
     ModelCalled,
     VersionSpan,
-    decode,
-    encode,
     ids_to_bytes,
     logprobs_to_bytes,
 )
 from lake.log import Record
 from lake.tables import SCHEMAS, to_table
+from lake.wire import SCHEMA_VERSION, Headers, decode, encode
 from tests.support.events import ONE_OF_EACH
 
 INTS = st.integers(-(2**63), 2**63 - 1)

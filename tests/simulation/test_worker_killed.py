@@ -16,12 +16,13 @@ import pytest
 from ingest.rederive import derive_set, fresh_lake
 from lake.config import Config
 from lake.digest import table_digest
-from lake.events import Event, GroupReady, Headers, decode
+from lake.events import Event, GroupReady
 from lake.layout import Run
 from lake.log import Log, open_log
 from lake.query import open_lake
 from lake.store import Store
 from lake.tables import SCHEMAS
+from lake.wire import Headers, decode
 from tests.support.run_events import finished_group, ids
 
 POINTS = ("store.before-write", "store.after-write", "store.before-commit", "store.after-commit")

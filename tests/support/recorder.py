@@ -11,6 +11,7 @@ from lake import events as ev
 from lake.log import Record
 from lake.models import Models, Params, register
 from lake.tables import to_table
+from lake.wire import encode
 
 MODELS = Models.load()
 
@@ -24,7 +25,7 @@ class Recorder:
 
     def add(self, event: ev.Event) -> int:
         """Record an event as it is, checked; its offset.  The same event again is a duplicate."""
-        headers, _ = ev.encode(event)
+        headers, _ = encode(event)
         rows = self.rows[event.TOPIC]
         rows.append((Record(event.TOPIC, 0, len(rows), event.key, headers, b"", event.time_us), event))
         return len(rows) - 1

@@ -18,8 +18,9 @@ from ingest.identity import sign
 from ingest.proxy.app import make_app
 from ingest.proxy.calls import Limits
 from ingest.proxy.rendering import Renderer
-from lake.events import Event, decode
+from lake.events import Event
 from lake.log import Log
+from lake.wire import decode
 
 SECRET = b"0123456789abcdef" * 4
 LIMITS = Limits(context_tokens=4096, new_tokens_max=256, temperature=1.0, keep_alive_s=0.05, abort_s_max=5.0)

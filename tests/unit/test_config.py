@@ -23,7 +23,7 @@ def test_a_file_is_read_and_unknown_names_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="stepz"):
         configs.read(str(path))
     path.write_text("steps = = 6\n")
-    with pytest.raises(ConfigError, match="c.toml"):
+    with pytest.raises(ConfigError, match=r"c\.toml"):
         configs.read(str(path))
 
 

@@ -11,8 +11,6 @@ import pytest
 
 from lake.events import (
     CATALOGUE,
-    RECORD_BYTES_MAX,
-    SCHEMA_VERSION,
     TOPICS,
     TOPICS_BY_GROUP,
     Event,
@@ -20,16 +18,14 @@ from lake.events import (
     ExecutionFinished,
     ExecutionScored,
     GroupDispatched,
-    Headers,
     ModelCalled,
     VersionSpan,
-    decode,
-    encode,
     ids_from_bytes,
     ids_to_bytes,
     logprobs_from_bytes,
     logprobs_to_bytes,
 )
+from lake.wire import RECORD_BYTES_MAX, SCHEMA_VERSION, Headers, decode, encode
 from tests.support.events import ONE_OF_EACH, tool
 
 BY_TYPE = {type(event): event for event in ONE_OF_EACH}

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from lake.events import TOPICS, Event, Headers, ModelCalled, encode, ids_to_bytes, logprobs_to_bytes
+from lake.events import TOPICS, Event, ModelCalled, ids_to_bytes, logprobs_to_bytes
 from lake.log import Record
 from lake.tables import DEAD_LETTERS, SCHEMAS, to_dead_letters, to_table
+from lake.wire import Headers, encode
 from tests.support.events import BY, ONE_OF_EACH
 
 
