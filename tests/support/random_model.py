@@ -55,7 +55,16 @@ def make_tiny_model(
         "eos_token_id": EOS,
     }
     (folder / "config.json").write_text(json.dumps(config, indent=1))
-    draw = torch.Generator().manual_seed(seed)
+    tensors = _tensors(config, torch.Generator().manual_seed(seed), sharpness)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    _tokenizer(vocab).save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def _tensors(config: dict, draw: torch.Generator, sharpness: float) -> dict[str, torch.Tensor]:
+    """Random tensors under Hugging Face's names."""
+    hidden, vocab, inner = config["hidden_size"], config["vocab_size"], config["intermediate_size"]
+    head_dim = config["head_dim"]
 
     def normal(*size: int, std: float) -> torch.Tensor:
         return torch.randn(*size, generator=draw) * std
@@ -63,12 +72,12 @@ def make_tiny_model(
     def norm(width: int) -> torch.Tensor:
         return 1 + normal(width, std=0.1)
 
-    q, k = heads * head_dim, kv_heads * head_dim
+    q, k = config["num_attention_heads"] * head_dim, config["num_key_value_heads"] * head_dim
     out = sharpness * hidden**-0.5
     tensors = {"model.embed_tokens.weight": normal(vocab, hidden, std=out), "model.norm.weight": norm(hidden)}
-    if not tied:
+    if not config["tie_word_embeddings"]:
         tensors["lm_head.weight"] = normal(vocab, hidden, std=out)
-    for i in range(layers):
+    for i in range(config["num_hidden_layers"]):
         at = f"model.layers.{i}"
         tensors |= {
             f"{at}.input_layernorm.weight": norm(hidden),
@@ -83,9 +92,7 @@ def make_tiny_model(
             f"{at}.mlp.up_proj.weight": normal(inner, hidden, std=hidden**-0.5),
             f"{at}.mlp.down_proj.weight": normal(hidden, inner, std=inner**-0.5),
         }
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    _tokenizer(vocab).save(str(folder / "tokenizer.json"))
-    return folder
+    return tensors
 
 
 def _tokenizer(vocab: int) -> Tokenizer:
