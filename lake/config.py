@@ -121,6 +121,7 @@ class Model(Section, kw_only=True, frozen=True):
     warmup_steps: int = 400
     warmup_executions_per_step: int = 2
     warmup_learning_rate: float = 3e-3
+    warmup_threads: int = 2  # nothing else runs then
 
 
 class Engine(Section, kw_only=True, frozen=True):
@@ -136,7 +137,7 @@ class Config(Section, kw_only=True, frozen=True):
     """A whole run.  `log` is a log URL; empty means the SQLite log inside the run's folder."""
 
     name: str = "demo"
-    steps: int = 48
+    steps: int = 36
     seed: int = 0
     log: str = ""
     partitions: int = 1

@@ -183,8 +183,15 @@ class Models:
             if made and not keep:
                 con.execute("; ".join(f"drop table temp.{name}" for name in made))
 
-    def define(self, con: Connection, params: Params, *, given: Collection[str] = ()) -> None:
-        """Every model as a temporary view on the connection, for queries by hand; nothing is computed.
+    def define(
+        self,
+        con: Connection,
+        params: Params,
+        *,
+        given: Collection[str] = (),
+        names: Collection[str] | None = None,
+    ) -> None:
+        """Models (`names`; None: every one) as temporary views, for queries by hand; nothing is computed.
 
         A view holds what it stands on once, as common table expressions: views of views would be planned
         as often as there are ways from one to the other.
@@ -192,7 +199,8 @@ class Models:
         _create_params(con, params)
         models = self._needed(list(self.by_name), given)
         for model in models:
-            con.execute(f"create temp view {model.name} as {_with(model, models)}")
+            if names is None or model.name in names:
+                con.execute(f"create or replace temp view {model.name} as {_with(model, models)}")
 
     def audit(self, con: Connection, params: Params, *, given: Collection[str] = ()) -> dict[str, pa.Table]:
         """The violating rows of every audit, by its name: an empty table where it holds.

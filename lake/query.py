@@ -10,24 +10,32 @@ a derived set keeps (`weights`, `segments`, ...) are read as they were written; 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import msgspec
-import polars as pl
 import pyarrow as pa
 
 from lake.layout import NotARun, Run
 from lake.models import EVENT_TABLES, Models, Params
 from lake.store import Store, Table
 
+if TYPE_CHECKING:
+    import polars as pl
+
 MEMORY_LIMIT = "4GB"
 
 
 class QueryError(ValueError):
     """A query that is not allowed or does not run: why, and what to do."""
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    return value
 
 
 def params_path(set_name: str) -> str:
@@ -46,8 +54,8 @@ class Lake:
         self.root, self.params = root, params
         self.models = Models.load()
         self._store = Store(root)
-        self.con, given = self._connect()
-        self.models.define(self.con, params, given=given)
+        self.con, self._given = self._connect()
+        self._defined: set[str] = set(self._given)
         self._lock()
 
     def _connect(self) -> tuple[duckdb.DuckDBPyConnection, list[str]]:
@@ -108,9 +116,21 @@ class Lake:
             what = ", ".join(k.name for k in kinds) or "nothing"
             raise QueryError(f"one SELECT is allowed, this is {what}; the lake is read-only")
         try:
+            self._define(query)
             return self.con.sql(query)
         except duckdb.Error as error:
             raise QueryError(f"{error}") from error
+
+    def _define(self, query: str) -> None:
+        """Plan the views that the query names, once: planning all of them takes a second."""
+        try:
+            named = duckdb.get_table_names(query)
+        except duckdb.Error:  # EXPLAIN and the like
+            named = set(self.models.by_name)
+        missing = (named & self.models.by_name.keys()) - self._defined
+        if missing:
+            self.models.define(self.con, self.params, given=self._given, names=missing)
+            self._defined |= missing
 
     def arrow(self, name: str) -> pa.Table:
         """A table or model by name, as Arrow."""
@@ -118,15 +138,17 @@ class Lake:
 
     def polars(self, name: str) -> pl.DataFrame:
         """A table or model by name, as Polars."""
+        import polars as pl
+
         frame = pl.from_arrow(self.arrow(name))
         if not isinstance(frame, pl.DataFrame):
             raise QueryError(f"{name} has no columns")
         return frame
 
     def rows(self, query: str) -> list[dict[str, Any]]:
-        """The rows of a query as dictionaries."""
-        found: list[dict[str, Any]] = self.sql(query).to_arrow_table().to_pylist()
-        return found
+        """The rows of a query as dictionaries; sums of integers (HUGEINT in DuckDB) as integers."""
+        rows = self.sql(query).to_arrow_table().to_pylist()
+        return [{name: _plain(value) for name, value in row.items()} for row in rows]
 
     def _whole(self, name: str) -> duckdb.DuckDBPyRelation:
         if name not in self.names():
@@ -168,8 +190,3 @@ def open_lake(path: str | Path, set_name: str = "default") -> Lake:
     if (run.path / "events").is_dir():
         return Lake(str(path), read_params(str(path), set_name, Params(set_name=set_name)))
     raise NotARun(f"{path} is neither a run nor a lake; `headrace run demo` makes a run")
-
-
-def as_json(rows: Sequence[dict[str, Any]]) -> bytes:
-    """Rows as one JSON document."""
-    return msgspec.json.encode(rows, enc_hook=str)

@@ -43,12 +43,14 @@ class Fenced(StoreError):
 class Table:
     """One Delta table.  A handle is not shared between threads."""
 
-    def __init__(self, uri: str, schema: pa.Schema, options: Mapping[str, str] | None) -> None:
+    def __init__(
+        self, uri: str, schema: pa.Schema, options: Mapping[str, str] | None, delta: DeltaTable | None = None
+    ) -> None:
         self.uri, self.schema = uri, schema
         self._options = dict(options or {})
         self._fs, self._root = fsspec.core.url_to_fs(uri, **self._fs_options())
         self.local = self._fs.protocol in ("file", ("file", "local"))
-        self._delta = self._open()
+        self._delta = delta or self._open()
 
     def _fs_options(self) -> dict[str, Any]:
         """Options of object stores in delta-rs' words, turned into s3fs' words."""
@@ -235,7 +237,7 @@ class Store:
         except TableNotFoundError:
             return None
         schema = pa.schema(delta.schema().to_arrow())
-        return Table(f"{self.root}/{name}", schema, self._options)
+        return Table(f"{self.root}/{name}", schema, self._options, delta)
 
     def read_file(self, name: str) -> bytes | None:
         """The bytes of a small file beside the tables; None where there is none."""

@@ -1,6 +1,6 @@
 """The controller of a run: folds the log, dispatches at boundaries, watches the processes.
 
-    engine -> proxy -> worker -> runner -> trainer        (started in this order, stopped backwards)
+    worker, engine, proxy, trainer, runner        (started in this order, stopped backwards)
 
 The controller keeps no state of its own: killed and started again it folds the same log and takes
 the same next decision.
@@ -105,34 +105,30 @@ class Controller:
         prepare.first_policy(self._run, self._config, self._say)
         version = max(0, self.state.published_version)
         engine, e = f"http://127.0.0.1:{(port := free_port())}", self._config.engine
-        first = self._process(
-            "engine",
-            "ingest.engines.embedded",
-            *("--model", str(self._run.weights(version)), "--weight-version", str(version)),
-            *("--port", str(port), "--concurrent-calls", str(e.concurrent_calls)),
-            *("--context-tokens", str(e.context_tokens), "--threads", str(e.threads)),
-            *("--seed", str(self._config.seed)),
-            health=f"{engine}/health",
-        )
         folder = ("--run", str(self._run.path))
-        proxy = f"http://127.0.0.1:{(port := free_port())}"
-        worker = self._process("worker", "ingest.worker", *folder)
-        first.wait_ready()
-        second = self._process(
-            "proxy",
-            "ingest.proxy",
-            *folder,
-            "--engine",
-            engine,
-            "--port",
-            str(port),
-            health=f"{proxy}/health",
-        )
-        second.wait_ready()
-        if worker.code() is not None:
-            raise worker.died()
-        self._process("runner", "ingest.runner", *folder, "--proxy", proxy)
+        proxy = f"http://127.0.0.1:{(proxy_port := free_port())}"
+        self._process("worker", "ingest.worker", *folder)
+        waited = [
+            self._process(
+                "engine",
+                "ingest.engines.embedded",
+                *("--model", str(self._run.weights(version)), "--weight-version", str(version)),
+                *("--port", str(port), "--concurrent-calls", str(e.concurrent_calls)),
+                *("--context-tokens", str(e.context_tokens), "--threads", str(e.threads)),
+                *("--seed", str(self._config.seed)),
+                health=f"{engine}/health",
+            ),
+            self._process(
+                "proxy",
+                "ingest.proxy",
+                *(*folder, "--engine", engine, "--port", str(proxy_port)),
+                health=f"{proxy}/health",
+            ),
+        ]
         self._trainer = self._process("trainer", "trainer", *folder, "--engine", engine)
+        for process in waited:
+            process.wait_ready()
+        self._process("runner", "ingest.runner", *folder, "--proxy", proxy)
         addresses = {"engine": engine, "proxy": proxy}
         pids = self._processes.pids()
         (self._run.path / "processes.json").write_text(json.dumps({"pids": pids, "addresses": addresses}))

@@ -128,7 +128,8 @@ def first_policy(run: Run, config: Config, say: Callable[[str], None], folder: P
         *("--demonstrations", str(work / "demonstrations.parquet"), "--tokenizer", str(work)),
         *("--out", str(target), "--seed", seed, "--steps", str(model.warmup_steps)),
         *("--executions-per-step", str(model.warmup_executions_per_step)),
-        *("--learning-rate", str(model.warmup_learning_rate), "--threads", "1"),
+        *("--learning-rate", str(model.warmup_learning_rate)),
+        *("--threads", str(model.warmup_threads)),
     )
     shutil.rmtree(work)
     return target

@@ -22,16 +22,16 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 def test_it_learns(demo: Demo) -> None:
     said = demo.said
     assert set(said) == {"steps", "seconds", "score_first5", "score_last5", "tokens", "run"}
-    assert said["steps"] == 48
+    assert said["steps"] == 36
     assert said["score_last5"] - said["score_first5"] >= 0.3
 
 
 def test_the_whole_run_holds_and_replays_bit_for_bit(demo: Demo) -> None:
-    check_whole(demo.folder, "runs/demo", 48)
+    check_whole(demo.folder, "runs/demo", 36)
 
 
 def test_a_range_of_steps_replays_from_a_checkpoint(demo: Demo) -> None:
-    said = document("replay", "runs/demo", "--check", "--steps", "46..47", folder=demo.folder)
+    said = document("replay", "runs/demo", "--check", "--steps", "34..35", folder=demo.folder)
     assert said == {"steps": 2, "equal": 2, "differing": []}
 
 
@@ -111,7 +111,7 @@ def test_the_readmes_python_runs(demo: Demo, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_report_has_what_one_asks_first(demo: Demo) -> None:
     report = document("report", "runs/demo", folder=demo.folder)
-    assert len(report["progress"]) == 48
+    assert len(report["progress"]) == 36
     assert report["staleness"][0]["difference"] == 0
     shown = command("report", "runs/demo", folder=demo.folder).stdout
     assert "staleness, measured" in shown
@@ -126,7 +126,7 @@ def test_wrong_use_is_status_2_with_a_sentence(demo: Demo, tmp_path: Path) -> No
         ("run", "demo", "--set", "steps=7"): "a multiple of rollout.mu",
         ("run", "runs/demo", "--set", "steps=9"): "has its settings already",
         ("replay", "runs/demo", "--check", "--set", "j_max=1"): "leave --set out",
-        ("replay", "runs/demo", "--steps", "40..60"): "committed steps 0..47",
+        ("replay", "runs/demo", "--steps", "30..60"): "committed steps 0..35",
         ("audit",): "Missing argument",
     }
     for arguments, said in cases.items():
