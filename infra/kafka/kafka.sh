@@ -66,7 +66,7 @@ configure() {  # configure NODE COUNT
     "$here/server.properties.tmpl" > "$dir/server.properties"
   [ -f "$dir/data/meta.properties" ] && return
   (jvm "$node" kafka.tools.StorageTool format --cluster-id="$cluster" --config "$dir/server.properties") \
-    > "$dir/format.log" 2>&1 || { cat "$dir/format.log" >&2; die "node $node: its storage could not be formatted"; }
+    > "$dir/format.log" 2>&1 || { cat "$dir/format.log" >&2; die "node $node: storage could not be formatted"; }
 }
 
 await() {  # until NODE listens, at most 60 s
@@ -103,7 +103,9 @@ stop() {
   for i in $(nodes); do if alive "$i"; then kill "$(pid_of "$i")"; fi; done
   for i in $(nodes); do
     for _ in $(seq 75); do alive "$i" || break; sleep 0.2; done
-    if alive "$i"; then pid=$(pid_of "$i"); echo "node $i ignores SIGTERM for 15 s: kill -9" >&2; kill -9 "$pid"; fi
+    if alive "$i"; then
+      pid=$(pid_of "$i"); echo "node $i ignores SIGTERM for 15 s: kill -9" >&2; kill -9 "$pid"
+    fi
     rm -f "$(folder "$i")/pid"
   done
 }

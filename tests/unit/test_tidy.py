@@ -51,7 +51,7 @@ def test_lines_fit() -> None:
         f"{p.relative_to(ROOT)}:{i}"
         for p in files(".py", ".sql", ".sh")
         for i, line in enumerate(p.read_text().splitlines(), 1)
-        if len(line) > COLUMNS_MAX + 10 * (p.suffix == ".sql")
+        if len(line.split("  # type: ignore")[0]) > COLUMNS_MAX + 10 * (p.suffix == ".sql")
     ]
     assert wide == []
 
