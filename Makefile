@@ -28,7 +28,7 @@ demo: install
 	$(VENV)/bin/headrace run demo
 
 test: install
-	$(PY) -m pytest $(PYTEST)
+	$(PY) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(PYTEST)
 
 bench: install
 	$(PY) -m tests.bench $(BENCH)

@@ -134,12 +134,13 @@ class Engine(Section, kw_only=True, frozen=True):
 
 
 class Config(Section, kw_only=True, frozen=True):
-    """A whole run.  `log` is a log URL; empty means the SQLite log inside the run's folder."""
+    """A whole run.  `log` is a log URL, `lake` a path or URL; empty means inside the run's folder."""
 
     name: str = "demo"
     steps: int = 36
     seed: int = 0
     log: str = ""
+    lake: str = ""
     partitions: int = 1
     commit_every_s: float = 0.5
     rollout: Rollout = Rollout()

@@ -37,7 +37,8 @@ class Run:
 
     @property
     def lake(self) -> str:
-        return str(self.path / "lake")
+        """The lake's root: the setting `lake`, or a folder of the run's own."""
+        return self.config().lake or str(self.path / "lake")
 
     @property
     def secret_file(self) -> Path:

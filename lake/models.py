@@ -196,7 +196,11 @@ class Models:
         A view holds what it stands on once, as common table expressions: views of views would be planned
         as often as there are ways from one to the other.
         """
-        _create_params(con, params)
+        there = con.execute("select 1 from duckdb_tables() where table_name = 'params'").fetchall()
+        if not there:
+            _create_params(con, params)
+        elif con.execute("select * from params").fetchall() != [_row(params)]:
+            raise ModelError("the connection has models with other parameters; use another connection")
         models = self._needed(list(self.by_name), given)
         for model in models:
             if names is None or model.name in names:
@@ -267,8 +271,12 @@ def _create_params(con: Connection, params: Params) -> None:
     con.execute(
         "create temp table params as select $1::text as set_name, $2::bigint as j_max, "
         "$3::bigint as seed, $4::text as advantage",
-        [params.set_name, params.j_max, params.seed, params.advantage],
+        list(_row(params)),
     )
+
+
+def _row(params: Params) -> tuple[Any, ...]:
+    return params.set_name, params.j_max, params.seed, params.advantage
 
 
 def register(con: Connection, tables: Mapping[str, Any]) -> None:

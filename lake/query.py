@@ -38,11 +38,6 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def params_path(set_name: str) -> str:
-    """Where a set's parameters lie, below the lake's root."""
-    return f"sets/{set_name}/params.json"
-
-
 class Lake:
     """One connection on a lake.  Use one a thread.
 
@@ -165,8 +160,7 @@ class Lake:
 
     def sets(self) -> list[str]:
         """The derived sets of this lake."""
-        folder = Path(self.root) / "sets"
-        return sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
+        return self._store.folders("sets")
 
     def close(self) -> None:
         self.con.close()
@@ -174,19 +168,20 @@ class Lake:
 
 def read_params(root: str, set_name: str, otherwise: Params) -> Params:
     """The parameters that a set was made with."""
-    path = Path(root) / params_path(set_name)
-    return msgspec.json.decode(path.read_bytes(), type=Params) if path.is_file() else otherwise
+    found = Store(root).read_file(f"sets/{set_name}/params.json")
+    return otherwise if found is None else msgspec.json.decode(found, type=Params)
 
 
 def open_lake(path: str | Path, set_name: str = "default") -> Lake:
-    """The lake of a run's folder, or a lake's own folder.  Raises NotARun where there is neither."""
+    """The lake of a run's folder, or a lake's own folder or URL.  Raises NotARun where there is neither."""
+    root = str(path)
     run = Run(Path(path))
-    if run.config_file.is_file():
-        admission = run.config().admission
+    params = Params(set_name=set_name)
+    if "://" not in root and run.config_file.is_file():
+        root, admission = run.lake, run.config().admission
         params = Params(
             set_name=set_name, j_max=admission.j_max, seed=admission.seed, advantage=admission.advantage
         )
-        return Lake(run.lake, read_params(run.lake, set_name, params))
-    if (run.path / "events").is_dir():
-        return Lake(str(path), read_params(str(path), set_name, Params(set_name=set_name)))
-    raise NotARun(f"{path} is neither a run nor a lake; `headrace run demo` makes a run")
+    elif not Store(root).folders("events"):
+        raise NotARun(f"{path} is neither a run nor a lake; `headrace run demo` makes a run")
+    return Lake(root, read_params(root, set_name, params))

@@ -1,6 +1,6 @@
 """The lake: Delta tables of Parquet on any fsspec path.
 
-    store = Store("/runs/demo/lake")            or s3://bucket/lake, with storage options
+    store = Store("/runs/demo/lake")            or s3://bucket/lake
     table = store.table("events/calls", schema)
     table.append(rows, offsets={"log/calls/0": 1200})   rows and offsets in one commit
     table.read(groups=["g-000012"])                     files are pruned by their range of group ids
@@ -8,6 +8,9 @@
 A Delta app transaction carries each log offset inside the commit that holds the rows, so a crash
 between write and commit repeats nothing and loses nothing.  Files are written and fsynced before
 they are registered (delta-rs itself does not fsync local files).
+
+An object store's address and keys come from the environment, as its own tools read them: for S3
+AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL, and AWS_ALLOW_HTTP=true for plain http.
 """
 
 from __future__ import annotations
@@ -43,29 +46,15 @@ class Fenced(StoreError):
 class Table:
     """One Delta table.  A handle is not shared between threads."""
 
-    def __init__(
-        self, uri: str, schema: pa.Schema, options: Mapping[str, str] | None, delta: DeltaTable | None = None
-    ) -> None:
+    def __init__(self, uri: str, schema: pa.Schema, delta: DeltaTable | None = None) -> None:
         self.uri, self.schema = uri, schema
-        self._options = dict(options or {})
-        self._fs, self._root = fsspec.core.url_to_fs(uri, **self._fs_options())
+        self._fs, self._root = fsspec.core.url_to_fs(uri)
         self.local = self._fs.protocol in ("file", ("file", "local"))
         self._delta = delta or self._open()
 
-    def _fs_options(self) -> dict[str, Any]:
-        """Options of object stores in delta-rs' words, turned into s3fs' words."""
-        o = self._options
-        if not self.uri.startswith("s3://"):
-            return {}
-        return {
-            "key": o.get("AWS_ACCESS_KEY_ID"),
-            "secret": o.get("AWS_SECRET_ACCESS_KEY"),
-            "client_kwargs": {"endpoint_url": o["AWS_ENDPOINT_URL"]} if "AWS_ENDPOINT_URL" in o else {},
-        }
-
     def _open(self) -> DeltaTable:
         try:
-            return DeltaTable(self.uri, storage_options=self._options or None)
+            return DeltaTable(self.uri)
         except TableNotFoundError:
             if self.local:
                 os.makedirs(self._root, exist_ok=True)
@@ -73,10 +62,9 @@ class Table:
                 self.uri,
                 schema=self.schema,
                 mode="ignore",
-                storage_options=self._options or None,
                 configuration={"delta.checkpointInterval": "100"},
             )
-            return DeltaTable(self.uri, storage_options=self._options or None)
+            return DeltaTable(self.uri)
 
     @property
     def version(self) -> int:
@@ -223,21 +211,21 @@ def _statistics(rows: pa.Table) -> dict[str, Any]:
 class Store:
     """The tables under one root path."""
 
-    def __init__(self, root: str, options: Mapping[str, str] | None = None) -> None:
-        self.root, self._options = root.rstrip("/"), options
+    def __init__(self, root: str) -> None:
+        self.root = root.rstrip("/")
 
     def table(self, name: str, schema: pa.Schema) -> Table:
         """A handle of the table `name` (such as `events/calls`), created where it does not exist."""
-        return Table(f"{self.root}/{name}", schema, self._options)
+        return Table(f"{self.root}/{name}", schema)
 
     def existing(self, name: str) -> Table | None:
         """A handle of a table that exists, with its own schema; None where there is none."""
         try:
-            delta = DeltaTable(f"{self.root}/{name}", storage_options=dict(self._options or {}) or None)
+            delta = DeltaTable(f"{self.root}/{name}")
         except TableNotFoundError:
             return None
         schema = pa.schema(delta.schema().to_arrow())
-        return Table(f"{self.root}/{name}", schema, self._options, delta)
+        return Table(f"{self.root}/{name}", schema, delta)
 
     def read_file(self, name: str) -> bytes | None:
         """The bytes of a small file beside the tables; None where there is none."""
@@ -257,3 +245,10 @@ class Store:
             return []
         found = [p.rstrip("/").rsplit("/", 1)[-1] for p in fs.ls(path, detail=False)]
         return sorted(n for n in found if fs.isdir(f"{path}/{n}/_delta_log"))
+
+    def folders(self, folder: str) -> list[str]:
+        """The names of the folders in a folder (such as `sets`)."""
+        fs, path = fsspec.core.url_to_fs(f"{self.root}/{folder}")
+        if not fs.isdir(path):
+            return []
+        return sorted(p.rstrip("/").rsplit("/", 1)[-1] for p in fs.ls(path, detail=False) if fs.isdir(p))

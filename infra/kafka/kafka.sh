@@ -66,7 +66,7 @@ configure() {  # configure NODE COUNT
     "$here/server.properties.tmpl" > "$dir/server.properties"
   [ -f "$dir/data/meta.properties" ] && return
   (jvm "$node" kafka.tools.StorageTool format --cluster-id="$cluster" --config "$dir/server.properties") \
-    > "$dir/format.log" 2>&1 || { cat "$dir/format.log" >&2; die "node $node: storage could not be formatted"; }
+    > "$dir/format.log" 2>&1 || { cat "$dir/format.log" >&2; die "node $node: storage not formatted"; }
 }
 
 await() {  # until NODE listens, at most 60 s

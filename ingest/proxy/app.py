@@ -34,7 +34,7 @@ from ingest.proxy.execution import Execution
 from ingest.proxy.neutral import Rejected
 from ingest.proxy.rendering import Renderer
 from ingest.proxy.writer import EventWriter
-from lake.events import ROLES, ExecutionLaunched
+from lake.events import ROLES, EventError, ExecutionLaunched
 from lake.log import Log, now_us
 from lake.wire import decode
 
@@ -50,9 +50,11 @@ def launched_before(log: Log) -> frozenset[str]:
     try:
         while any(reader.lag().values()):
             for record in reader.poll(POLL_S):
-                if record.headers.type == ExecutionLaunched.TYPE:
+                try:
                     event = decode(record.headers, record.value)
-                    assert isinstance(event, ExecutionLaunched)
+                except EventError:
+                    continue  # the worker keeps it in dead_letters
+                if isinstance(event, ExecutionLaunched):
                     found.add(event.execution_id)
     finally:
         reader.close()

@@ -40,6 +40,18 @@ def test_every_name_can_be_asked_for(lake: Lake) -> None:
         assert lake.arrow(name).num_columns > 0, name
 
 
+def test_one_query_after_another(lake: Lake) -> None:
+    assert lake.rows("select count(*) as n from weights") == [{"n": 12}]
+    assert lake.rows("select count(*) as n from executions join calls using (execution_id)") == [{"n": 36}]
+    assert lake.rows("explain from calls")
+
+
+def test_sums_of_integers_are_integers(lake: Lake) -> None:
+    (row,) = lake.rows("select sum(n_output) as n from calls")
+    assert row == {"n": 144}
+    assert type(row["n"]) is int
+
+
 def test_arrow_polars_and_rows_agree(lake: Lake) -> None:
     query = "select count(*) as n from event_calls"
     assert lake.rows(query) == [{"n": 36}]
