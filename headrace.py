@@ -10,6 +10,7 @@ The command line is `headrace`; see `headrace --help`.
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import sys
 import time
 import traceback
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from lake.query import Lake
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "main", "open"]
+__all__ = ["__version__", "main", "open", "replay"]
 
 PACKAGES = ("ingest", "lake", "schedulers", "trainer")
 DIFFERS, MISUSED = 1, 2
@@ -187,12 +188,19 @@ def run_command(config: str, path: Path | None, settings: tuple[str, ...], as_js
         _json(summary)
         return
     _table([summary])
+    command = _command()
     click.echo(
-        f"Next:  headrace report {path}\n"
-        f'       headrace sql {path} "from staleness_identity"\n'
-        f"       headrace replay {path} --check\n"
-        f"       headrace replay {path} --set j_max=1"
+        f"Next:  {command} report {path}\n"
+        f'       {command} sql {path} "from staleness_identity"\n'
+        f"       {command} replay {path} --check\n"
+        f"       {command} replay {path} --set j_max=1"
     )
+
+
+def _command() -> str:
+    """How this command is called from here: by its name where the shell finds it, else by its path."""
+    called = Path(sys.argv[0])
+    return "headrace" if shutil.which("headrace") == str(called.absolute()) else str(called)
 
 
 def _summary(path: Path, steps: Sequence[Any], seconds: float) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import duckdb
+import fsspec
 import msgspec
 import pyarrow as pa
 
@@ -57,6 +58,8 @@ class Lake:
         """A connection on the stored tables, and the names of the models that the set keeps."""
         con = duckdb.connect()
         con.execute(f"set memory_limit = '{MEMORY_LIMIT}'")
+        if "://" in self.root:  # by fsspec: DuckDB's own reader of object stores is a download
+            con.register_filesystem(fsspec.core.url_to_fs(self.root)[0])
         for name, schema in EVENT_TABLES.items():
             table = self._store.existing(f"events/{name.removeprefix('event_')}")
             self._show(con, name, schema, table)
@@ -67,13 +70,9 @@ class Lake:
         files = table.files() if table is not None else []
         if not files:
             con.register(name, schema.empty_table())
-        elif table is not None and table.local:
-            names = ", ".join("'" + f.replace("'", "''") + "'" for f in files)
-            con.execute(
-                f"create temp view {name} as select * from read_parquet([{names}], union_by_name = true)"
-            )
-        else:
-            con.register(name, table.dataset() if table is not None else schema.empty_table())
+            return
+        names = ", ".join("'" + f.replace("'", "''") + "'" for f in files)
+        con.execute(f"create temp view {name} as select * from read_parquet([{names}], union_by_name = true)")
 
     def _show_set(self, con: duckdb.DuckDBPyConnection) -> list[str]:
         given = []
@@ -86,9 +85,9 @@ class Lake:
 
     def _lock(self) -> None:
         """From here on the connection reads nothing but the lake's own files."""
-        if "://" not in self.root:
-            directory = str(Path(self.root).absolute()).replace("'", "''")
-            self.con.execute(f"set allowed_directories = ['{directory}/', '{self.root}/']")
+        roots = {self.root} if "://" in self.root else {self.root, str(Path(self.root).absolute())}
+        allowed = ", ".join("'" + root.replace("'", "''") + "/'" for root in sorted(roots))
+        self.con.execute(f"set allowed_directories = [{allowed}]")
         self.con.execute("set enable_external_access = false")
         self.con.execute("set lock_configuration = true")
 
@@ -128,7 +127,7 @@ class Lake:
             self._defined |= missing
 
     def arrow(self, name: str) -> pa.Table:
-        """A table or model by name, as Arrow."""
+        """A table or model by name, as Arrow; a model in the order of its key: same events, same rows."""
         return self._whole(name).to_arrow_table()
 
     def polars(self, name: str) -> pl.DataFrame:
@@ -148,7 +147,8 @@ class Lake:
     def _whole(self, name: str) -> duckdb.DuckDBPyRelation:
         if name not in self.names():
             raise QueryError(f"no table or model {name!r}; there are {', '.join(self.names())}")
-        return self.sql(f"select * from {name}")
+        model = self.models.by_name.get(name)
+        return self.sql(f"select * from {name}" + (f" order by {', '.join(model.key)}" if model else ""))
 
     def audit(self) -> dict[str, pa.Table]:
         """The violating rows of every audit; empty tables where all holds."""

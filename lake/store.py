@@ -171,10 +171,6 @@ class Table:
         prefix = self._root if self.local else self.uri.rstrip("/")
         return [f"{prefix}/{name}" for name in adds["path"].to_pylist()]
 
-    def dataset(self) -> Any:
-        """The table as a pyarrow dataset: how DuckDB reads a lake on an object store."""
-        return self._delta.to_pyarrow_dataset()
-
     def read(self, groups: Sequence[str] | None = None, columns: Sequence[str] | None = None) -> pa.Table:
         """Rows (of these groups; None: all), in commit order, as this handle sees the table."""
         names = list(columns) if columns is not None else self.schema.names

@@ -37,7 +37,7 @@ def test_a_range_of_steps_replays_from_a_checkpoint(demo: Demo) -> None:
 
 def test_other_rules_make_another_set_beside_the_first(demo: Demo) -> None:
     before = document("sql", "runs/demo", "select count(*) as n from admitted", folder=demo.folder)
-    said = document("replay", "runs/demo", "--steps", "0..5", "--set", "j_max=1", folder=demo.folder)
+    said = document("replay", "runs/demo", "--set", "j_max=1", folder=demo.folder)
     assert said["name"] == "j_max=1"
     assert said["differing"]
     one = document(
@@ -46,7 +46,7 @@ def test_other_rules_make_another_set_beside_the_first(demo: Demo) -> None:
     assert one == [{"paths": 1}]
     assert document("sql", "runs/demo", "select count(*) as n from admitted", folder=demo.folder) == before
     beside = document("report", "runs/demo", folder=demo.folder)["replays"]["j_max=1"]
-    assert [s["step"] for s in beside] == list(range(6))
+    assert [s["step"] for s in beside] == list(range(36))
     assert all(s["targets replay"] < s["targets run"] for s in beside)
 
 
@@ -94,7 +94,7 @@ def test_the_readme_has_commands() -> None:
     assert len(readme_commands()) >= 8
 
 
-@pytest.mark.parametrize("line", [c for c in readme_commands() if "replay" not in c])
+@pytest.mark.parametrize("line", [c for c in readme_commands() if " replay " not in c])  # run above
 def test_every_command_of_the_readme_runs(demo: Demo, line: str) -> None:
     name, *arguments = shlex.split(line)
     assert name == "headrace"

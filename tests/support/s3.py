@@ -1,0 +1,85 @@
+"""A real S3 server on the loopback: SeaweedFS, from its package on PyPI."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+WEED = Path(sys.executable).with_name("weed")
+KEY, SECRET = "headrace", "headrace-secret"
+READY_S_MAX = 60.0
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports p such that p and p + 10000 are free: SeaweedFS puts its gRPC there."""
+    found: list[int] = []
+    candidate = 20000 + os.getpid() % 10000
+    while len(found) < count:
+        candidate += 1
+        try:
+            for port in (candidate, candidate + 10000):
+                with socket.socket() as s:
+                    s.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        found.append(candidate)
+    return found
+
+
+@contextmanager
+def s3_server(folder: Path) -> Iterator[dict[str, str]]:
+    """Start a server with its data in `folder`; the environment by which its clients find it."""
+    master, volume, filer, s3 = _free_ports(4)
+    access = [{"name": "t", "credentials": [{"accessKey": KEY, "secretKey": SECRET}], "actions": ["Admin"]}]
+    (folder / "s3.json").write_text(json.dumps({"identities": access}))
+    (folder / "data").mkdir()
+    with (folder / "weed.log").open("wb") as output:
+        server = subprocess.Popen(
+            [
+                str(WEED), "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={folder / 'data'}",
+                f"-master.port={master}", f"-volume.port={volume}", "-volume.max=20", "-filer",
+                f"-filer.port={filer}", "-s3", f"-s3.port={s3}", f"-s3.config={folder / 's3.json'}",
+            ],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+        )  # fmt: skip
+    address = f"http://127.0.0.1:{s3}"
+    try:
+        _wait(server, address, folder / "weed.log")
+        yield {
+            "AWS_ACCESS_KEY_ID": KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_ENDPOINT_URL": address,
+            "AWS_REGION": "us-east-1",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_ALLOW_HTTP": "true",
+        }
+    finally:
+        server.kill()  # it ignores SIGTERM
+        server.wait()
+
+
+def _wait(server: subprocess.Popen[bytes], address: str, log: Path) -> None:
+    until = time.monotonic() + READY_S_MAX
+    while True:
+        try:
+            urllib.request.urlopen(address, timeout=1.0).close()
+        except urllib.error.HTTPError as error:
+            error.close()
+            return  # it answers, if only that we gave no key
+        except OSError:
+            if server.poll() is not None or time.monotonic() > until:
+                raise RuntimeError(f"SeaweedFS did not start: {log.read_text()[-2000:]}") from None
+            time.sleep(0.1)
+        else:
+            return
