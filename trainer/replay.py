@@ -27,7 +27,11 @@ LOADED_AHEAD = 32
 
 
 class ReplayError(RuntimeError):
-    """A replay that cannot be: what the log lacks, and what to do."""
+    """A replay that cannot be: what differs from the run, and what to do."""
+
+
+class StepsError(ValueError):
+    """Steps that the log does not have: which it has."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +50,11 @@ class ReplayedStep:
 def wanted_steps(text: str | None, ledger: Ledger) -> range:
     """`a..b` (both included, b may be left out) of the committed steps; None: all of them.
 
-    Raises ReplayError for what is not there.
+    Raises StepsError for what is not there.
     """
     have = ledger.next_step
     if have == 0:
-        raise ReplayError("the log has no committed step yet; nothing to replay")
+        raise StepsError("the log has no committed step yet; nothing to replay")
     if text is None:
         return range(have)
     first, dots, last = text.partition("..")
@@ -58,9 +62,9 @@ def wanted_steps(text: str | None, ledger: Ledger) -> range:
         a = int(first)
         b = int(last) if last else (have - 1 if dots else a)
     except ValueError as error:
-        raise ReplayError(f"--steps {text!r}: write a..b, for example 0..11") from error
+        raise StepsError(f"--steps {text!r}: write a..b, for example 0..11") from error
     if not 0 <= a <= b < have:
-        raise ReplayError(f"--steps {text}: the log has committed steps 0..{have - 1}")
+        raise StepsError(f"--steps {text}: the log has committed steps 0..{have - 1}")
     return range(a, b + 1)
 
 

@@ -143,7 +143,7 @@ def test_a_check_that_finds_a_difference_is_status_1(demo: Demo, tmp_path: Path)
             shutil.copytree(source, run / name)
         elif source.exists():
             shutil.copyfile(source, run / name)
-    (step,) = document("sql", "runs/demo", "select digest from steps where step = 2", folder=demo.folder)
+    (step,) = document("sql", "runs/demo", "select digest from steps where step = 1", folder=demo.folder)
     digest = step["digest"]
     changed = 0
     with sqlite3.connect(run / "log.db") as db:
@@ -158,4 +158,4 @@ def test_a_check_that_finds_a_difference_is_status_1(demo: Demo, tmp_path: Path)
                 ).rowcount
     assert changed == 1
     said = document("replay", "runs/copy", "--check", "--steps", "0..3", folder=tmp_path, status=1)
-    assert said == {"steps": 4, "equal": 3, "differing": [2]}
+    assert said == {"steps": 4, "equal": 3, "differing": [1]}
