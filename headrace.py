@@ -15,6 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -336,25 +337,26 @@ def replay(
     from schedulers.control import RunBusy, only_one
     from schedulers.prepare import first_policy
     from trainer import replay as replays
-    from trainer.ledger import Follower
+    from trainer.ledger import LedgerFollower
 
     run = Run(path)
     before = run.config()
     config = configs.override(before, settings)
-    log = open_log(run.log_url(before))
-    ledger = Follower(log).catch_up()
-    wanted = replays.wanted_steps(steps, ledger)
-    name = name or (",".join(settings) if settings else "check")
-    folder = run.replays / name
-    set_name = set_name_of(config.admission, before.admission)
-    if settings:
-        try:
-            with only_one(run):
-                store = current_lake(log, run)
-        except RunBusy:
-            store = Store(run.lake)  # the run is alive: its own worker keeps its lake up to date
-    else:
-        store = fresh_lake(log, folder / "lake", say)
+    with ExitStack() as stack:
+        log = stack.enter_context(closing(open_log(run.log_url(before))))
+        ledger = stack.enter_context(closing(LedgerFollower(log))).catch_up()
+        wanted = replays.wanted_steps(steps, ledger)
+        name = name or (",".join(settings) if settings else "check")
+        folder = run.replays / name
+        set_name = set_name_of(config.admission, before.admission)
+        if settings:
+            try:
+                with only_one(run):
+                    store = current_lake(log, run)
+            except RunBusy:
+                store = Store(run.lake)  # the run is alive: its own worker keeps its lake up to date
+        else:
+            store = fresh_lake(log, folder / "lake", say)
     derive_set(store, config.admission, set_name, ledger.groups(wanted.stop), say)
     weights = run.weights(0)
     if not weights.exists():

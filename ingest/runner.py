@@ -36,6 +36,7 @@ from ingest.publishing import Publisher
 from lake.config import Config, Rollout
 from lake.events import Event, EventError, ExecutionLaunched
 from lake.failure import reach
+from lake.follow import Follower
 from lake.layout import NotARun, Run
 from lake.log import Log, LogError, Record, now_us, open_log
 from lake.wire import decode
@@ -74,27 +75,15 @@ def _decode(record: Record) -> Event | None:
 def catch_up(log: Log, launching: Launching) -> dict[tuple[str, int], int]:
     """Fold the log up to its present end; where the topic `groups` is to be read on from.
 
-    Raises RunnerError when records that the log says it has do not come.
+    Raises LogUnavailable when records that the log says it has do not come.
     """
-    ends = {(topic, p): end for topic in TOPICS for p, end in log.end_offsets(topic).items()}
-    reader = log.reader(dict.fromkeys(ends, 0))
-    quiet_since = time.monotonic()
+    follower = Follower(log, TOPICS)
     try:
-        while any(reader.positions()[lane] < end for lane, end in ends.items()):
-            records = reader.poll(READ_WAIT_S)
-            for record in records:
-                if event := _decode(record):
-                    launching.apply(event)
-            if records:
-                quiet_since = time.monotonic()
-            elif time.monotonic() - quiet_since > CATCH_UP_WAIT_S:
-                raise RunnerError(
-                    f"the log ends at {ends} but gave nothing after {reader.positions()} for "
-                    f"{CATCH_UP_WAIT_S:g} s; see whether it is up"
-                )
-        return {lane: at for lane, at in reader.positions().items() if lane[0] == "groups"}
+        for event in follower.catch_up():
+            launching.apply(event)
+        return {lane: at for lane, at in follower.positions().items() if lane[0] == "groups"}
     finally:
-        reader.close()
+        follower.close()
 
 
 class Runner:

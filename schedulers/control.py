@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lake.config import Config
-from lake.events import CellEvent, Event, EventError, GroupDispatched, ScheduleDecided
+from lake.events import CellEvent, Event, GroupDispatched, ScheduleDecided
+from lake.follow import Follower
 from lake.layout import Run
 from lake.log import Log, now_us, open_log
-from lake.wire import decode
 from schedulers import prepare
 from schedulers.policies import boundary
 from schedulers.processes import Process, ProcessDied, Processes, free_port
@@ -49,27 +49,22 @@ class Fold:
 
     def __init__(self, log: Log) -> None:
         self.state = State()
-        self._ends = {(t, p): end for t in TOPICS for p, end in log.end_offsets(t).items()}
-        self._reader = log.reader(dict.fromkeys(self._ends, 0))
+        self._follower = Follower(log, TOPICS)
 
     def follow(self, wait_s: float) -> bool:
         """Take in what is new, waiting for at most `wait_s`; whether there was anything."""
-        records = self._reader.poll(wait_s)
-        for record in records:
-            try:
-                event = decode(record.headers, record.value)
-            except EventError:
-                continue  # the worker keeps it in dead_letters
+        read, events = self._follower.poll(wait_s)
+        for event in events:
             self.state.apply(event)
-        return bool(records)
+        return read
 
     def catch_up(self) -> None:
         """Fold everything that was in the log when it was opened."""
-        while any(self._reader.positions()[p] < end for p, end in self._ends.items()):
-            self.follow(5.0)
+        for event in self._follower.catch_up():
+            self.state.apply(event)
 
     def close(self) -> None:
-        self._reader.close()
+        self._follower.close()
 
 
 class Controller:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 from lake.events import (
     Event,
-    EventError,
     GroupConsumed,
     GroupDispatched,
     GroupReady,
@@ -20,8 +19,8 @@ from lake.events import (
     StepCommitted,
     StepPlanned,
 )
+from lake.follow import Follower
 from lake.log import Log
-from lake.wire import decode
 
 TOPICS = ("groups", "policy")
 
@@ -76,28 +75,23 @@ class Ledger:
         return version - self.dispatched[group].policy_version
 
 
-class Follower:
+class LedgerFollower:
     """Reads the ledger's topics of a log; `follow` takes in what is new."""
 
     def __init__(self, log: Log) -> None:
         self.ledger = Ledger()
-        self._ends = {(t, p): end for t in TOPICS for p, end in log.end_offsets(t).items()}
-        self._reader = log.reader(dict.fromkeys(self._ends, 0))
+        self._follower = Follower(log, TOPICS)
 
-    def follow(self, wait_s: float) -> bool:
-        records = self._reader.poll(wait_s)
-        for record in records:
-            try:
-                self.ledger.apply(decode(record.headers, record.value))
-            except EventError:
-                continue  # the worker keeps it in dead_letters
-        return bool(records)
+    def follow(self, wait_s: float) -> None:
+        """Take in what is new, waiting for at most `wait_s`."""
+        for event in self._follower.poll(wait_s)[1]:
+            self.ledger.apply(event)
 
     def catch_up(self) -> Ledger:
         """The ledger as of the log's end when this follower was made."""
-        while any(self._reader.positions()[p] < end for p, end in self._ends.items()):
-            self.follow(5.0)
+        for event in self._follower.catch_up():
+            self.ledger.apply(event)
         return self.ledger
 
     def close(self) -> None:
-        self._reader.close()
+        self._follower.close()

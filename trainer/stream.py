@@ -20,7 +20,7 @@ from lake.layout import Run
 from lake.log import Log, now_us
 from trainer import checkpoint
 from trainer.backends import Backend
-from trainer.ledger import Follower, Ledger
+from trainer.ledger import Ledger, LedgerFollower
 from trainer.loader import Loader
 from trainer.publish import publish
 from trainer.stepping import Step, StepResult
@@ -38,7 +38,7 @@ class StreamingTrainer:
         self._run, self._log = run, log
         self._config: Config = run.config()
         self._loader, self._backend, self._engine, self._name = loader, backend, engine, name
-        self._follower = Follower(log)
+        self._follower = LedgerFollower(log)
         self._ledger: Ledger = self._follower.catch_up()
         self._resume()
 

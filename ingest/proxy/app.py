@@ -34,31 +34,21 @@ from ingest.proxy.execution import Execution
 from ingest.proxy.neutral import Rejected
 from ingest.proxy.rendering import Renderer
 from ingest.proxy.writer import EventWriter
-from lake.events import ROLES, EventError, ExecutionLaunched
+from lake.events import ROLES, ExecutionLaunched
+from lake.follow import Follower
 from lake.log import Log, now_us
-from lake.wire import decode
 
-POLL_S = 1.0
 TOO_DEEP = Rejected(400, "invalid_request", "the body is nested too deeply")
 
 
 def launched_before(log: Log) -> frozenset[str]:
     """The executions that the log knows now (it is read once, to its end; the topic is light)."""
-    lanes = {("executions", p): 0 for p in range(log.partitions("executions"))}
-    reader = log.reader(lanes)
-    found = set()
+    follower = Follower(log, ("executions",))
     try:
-        while any(reader.lag().values()):
-            for record in reader.poll(POLL_S):
-                try:
-                    event = decode(record.headers, record.value)
-                except EventError:
-                    continue  # the worker keeps it in dead_letters
-                if isinstance(event, ExecutionLaunched):
-                    found.add(event.execution_id)
+        launched = (e for e in follower.catch_up() if isinstance(e, ExecutionLaunched))
+        return frozenset(e.execution_id for e in launched)
     finally:
-        reader.close()
-    return frozenset(found)
+        follower.close()
 
 
 @dataclass(eq=False)

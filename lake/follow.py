@@ -1,0 +1,64 @@
+"""Following topics of a log from their beginning, event by event: what every fold stands on."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+
+from lake.events import Event, EventError
+from lake.log import Log, LogUnavailable, Partition
+from lake.wire import decode
+
+logger = logging.getLogger("headrace.follow")
+
+POLL_S = 1.0
+SILENT_S_MAX = 60.0
+"""A log that says it has records gives one within this; a broker that changes leaders takes seconds."""
+
+
+class Follower:
+    """Reads the given topics from offset 0 on.  Order holds within a partition, not between topics.
+
+    A record that does not decode is left out with a warning: the ingest worker keeps it in
+    `dead_letters`.
+    """
+
+    def __init__(self, log: Log, topics: Sequence[str]) -> None:
+        self._ends = {(t, p): end for t in topics for p, end in log.end_offsets(t).items()}
+        self._reader = log.reader(dict.fromkeys(self._ends, 0))
+
+    def poll(self, wait_s: float) -> tuple[bool, list[Event]]:
+        """Whether anything was read within `wait_s`, and its events."""
+        records = self._reader.poll(wait_s)
+        events = []
+        for r in records:
+            try:
+                events.append(decode(r.headers, r.value))
+            except EventError as error:
+                logger.warning("left out %s/%d at %d: %s", r.topic, r.partition, r.offset, error)
+        return bool(records), events
+
+    def catch_up(self) -> Iterator[Event]:
+        """The events up to where the log ended when this follower was made.
+
+        Raises LogUnavailable where records that the log says it has do not come.
+        """
+        quiet_since = time.monotonic()
+        while any(self._reader.positions()[lane] < end for lane, end in self._ends.items()):
+            read, events = self.poll(POLL_S)
+            yield from events
+            if read:
+                quiet_since = time.monotonic()
+            elif time.monotonic() - quiet_since > SILENT_S_MAX:
+                raise LogUnavailable(
+                    f"the log ends at {self._ends} but gave nothing after {self._reader.positions()} for "
+                    f"{SILENT_S_MAX:g} s; see whether it is up"
+                )
+
+    def positions(self) -> dict[Partition, int]:
+        """The next offset of each partition."""
+        return self._reader.positions()
+
+    def close(self) -> None:
+        self._reader.close()
