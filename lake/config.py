@@ -121,7 +121,7 @@ class Model(Section, kw_only=True, frozen=True):
     warmup_steps: int = 400
     warmup_executions_per_step: int = 2
     warmup_learning_rate: float = 3e-3
-    warmup_threads: int = 2  # nothing else runs then
+    warmup_threads: int = 1  # two spin against each other where the cores are not free: 6 minutes for 45 s
 
 
 class Engine(Section, kw_only=True, frozen=True):
