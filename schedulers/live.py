@@ -59,12 +59,12 @@ class Display:
 
     def say(self, sentence: str) -> None:
         """A sentence above the table."""
-        self._console.print(sentence)
+        self._console.print(sentence, soft_wrap=True)
 
     def show(self, state: State, config: Config) -> None:
         if not self._console.is_terminal:
             for step in state.steps[self._printed :]:
-                self._console.print(step_line(step, state), highlight=False)
+                self._console.print(step_line(step, state), highlight=False, soft_wrap=True)
             self._printed = len(state.steps)
             return
         now = time.monotonic()

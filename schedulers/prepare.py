@@ -20,6 +20,7 @@ from lake.events import RunStarted
 from lake.layout import Run
 from lake.log import Log, now_us
 from schedulers.policies.boundary import groups_in_run
+from schedulers.processes import die_with_parent
 
 SOFTWARE = ("headrace", "torch", "numpy", "duckdb", "pyarrow", "deltalake", "kafka-python")
 
@@ -78,7 +79,11 @@ def _python(*arguments: str) -> bytes:
     """What a module of ours prints.  Raises RuntimeError with the end of its complaint where it fails."""
     environment = {"OMP_NUM_THREADS": "1"} | os.environ
     done = subprocess.run(
-        [sys.executable, "-m", *arguments], check=False, env=environment, capture_output=True
+        [sys.executable, "-m", *arguments],
+        check=False,
+        env=environment,
+        capture_output=True,
+        preexec_fn=die_with_parent,  # noqa: PLW1509  no threads yet: children start first
     )
     if done.returncode:
         tail = done.stderr.decode(errors="replace").strip()[-600:]

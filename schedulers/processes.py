@@ -40,7 +40,8 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """Runs in a child before its program: the kernel kills it when its parent ends (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -70,7 +71,7 @@ class Process:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 env=environment,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509  no threads yet: children start first
+                preexec_fn=die_with_parent,  # noqa: PLW1509  no threads yet: children start first
             )
 
     @property
