@@ -83,7 +83,7 @@ def _python(*arguments: str) -> bytes:
         check=False,
         env=environment,
         capture_output=True,
-        preexec_fn=die_with_parent,  # noqa: PLW1509  no threads yet: children start first
+        preexec_fn=die_with_parent,
     )
     if done.returncode:
         tail = done.stderr.decode(errors="replace").strip()[-600:]
