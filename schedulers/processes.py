@@ -88,7 +88,10 @@ class Process:
         code = self.code()
         ending = "did not get ready" if code is None else _ending(code)
         tail = self.output.read_text(errors="replace").strip().splitlines()[-1:] or ["(no output)"]
-        return ProcessDied(f"{self.name} {ending}; it last said: {tail[0][:300]} (all of it: {self.output})")
+        return ProcessDied(
+            f"{self.name} {ending}; it last said: {tail[0][:300]} (all of it: {self.output}). "
+            "The same run goes on from its log: headrace run FOLDER"
+        )
 
     def wait_ready(self) -> None:
         """Raises ProcessDied where it ends first or is not ready within READY_S_MAX."""
