@@ -252,6 +252,9 @@ def audit_command(run: Path, set_name: str, as_json: bool) -> None:
     """Check what must always hold: each sampled token trained at most once, and so on.
 
     Prints the violating rows with their ids.  Exit status 1 where there are any.
+
+    \b
+    headrace audit runs/demo
     """
     found: dict[str, pa.Table] = open(run, set_name).audit()
     violations = {name: table.num_rows for name, table in found.items()}

@@ -4,7 +4,8 @@
 
 A derived table is a function of the event rows, the parameters and the seed: the same log gives the
 same rows.  A group is written to each table at most once; after a crash between two tables the
-groups that a table already has are left out there.
+groups that a table already has are left out there.  Which scores count is written down before the
+first row, so that a worker that starts again derives and announces the same, whatever came since.
 """
 
 from __future__ import annotations
@@ -75,6 +76,12 @@ def run_models(
         con.close()
 
 
+def _scores_before(scores: pa.Table, group: str, end: int) -> pa.Table:
+    """The scores without those of one group at or after an offset."""
+    late = pc.and_(pc.equal(scores["group_id"], group), pc.greater_equal(scores["log_offset"], end))
+    return scores.filter(pc.invert(late))
+
+
 def digest_of_group(derived: Mapping[str, pa.Table], group: str) -> str:
     """sha256 over the rows that a trainer reads of one group, independent of file layout."""
     digests = [table_digest(of_groups(derived[name], [group])) for name in TRAINED]
@@ -115,6 +122,15 @@ class DerivedSet:
                 "give the set another name"
             )
 
+    def intents(self) -> dict[str, int]:
+        """group -> the end of the scores that it is (or was last) derived with."""
+        found = self._store.read_file(f"{self._folder}/intents.json")
+        return msgspec.json.decode(found or b"{}", type=dict[str, int])
+
+    def intend(self, scores_end: Mapping[str, int]) -> None:
+        """Write down, before any row, which scores count."""
+        self._store.write_file(f"{self._folder}/intents.json", msgspec.json.encode(scores_end))
+
     def whole(self) -> set[str]:
         """The groups that every table of the set has."""
         return set.intersection(*(self._have.get(output, set()) for output in OUTPUTS))
@@ -141,6 +157,7 @@ class Materialiser:
         self._models, self._params, self._score_partitions = models, params, score_partitions
         self._events = {t: store.table(f"events/{t}", SCHEMAS[t]) for t in STATE_TOPICS}
         self._set = DerivedSet(store, params)
+        self._intents = self._set.intents()  # of a worker before this one
         self._state: dict[str, pa.Table] = {}
         self._recent: list[pa.Table] = []
         self._recent_bytes, self._recent_whole = 0, True
@@ -201,21 +218,25 @@ class Materialiser:
 
         positions   where the event tables stand in the log: it fixes which scores were counted
         """
+        now = {g: positions["scores", partition_of(g, self._score_partitions)] for g in groups}
+        ends = {g: self._intents.get(g, end) for g, end in now.items()}
         events = {t: of_groups(self._state[t], groups) for t in STATE_TOPICS if t != "calls"}
         events["calls"] = self._calls(groups)
+        for group in self._intents.keys() & now.keys():
+            events["scores"] = _scores_before(events["scores"], group, ends[group])
+        self._set.intend(ends)
         derived = run_models(self._models, events, OUTPUTS, self._params)
         self._set.append(derived, groups)
         announced = []
         for group in groups:
             weights = of_groups(derived["weights"], [group])
             trees = of_groups(derived["trees"], [group])
-            partition = partition_of(group, self._score_partitions)
             announced.append(
                 GroupReady(
                     time_us=0,
                     group_id=group,
                     set_name=self._params.set_name,
-                    scores_end=positions["scores", partition],
+                    scores_end=ends[group],
                     tokens=pc.sum(pc.list_value_length(trees["token_ids"])).as_py() or 0,
                     targets=pc.sum(weights["n_targets"]).as_py() or 0,
                     executions_valid=pc.sum(weights["valid"]).as_py() or 0,

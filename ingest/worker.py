@@ -43,6 +43,7 @@ class Worker:
         )
         self._reader: Reader = log.reader(self._tables.positions())
         self._pending: list[Record] = []
+        self._pending_bytes = 0
         self._since: float | None = None
         self._announce(self._materialiser.complete())
 
@@ -58,11 +59,11 @@ class Worker:
         if records and self._since is None:
             self._since = self._clock()
         self._pending += records
-        size = sum(len(r.value) for r in self._pending)
+        self._pending_bytes += sum(len(r.value) for r in records)
         due = self._since is not None and self._clock() - self._since >= self._every_s
-        if self._pending and (due or flush or size > BATCH_BYTES_MAX):
+        if self._pending and (due or flush or self._pending_bytes > BATCH_BYTES_MAX):
             new = self._tables.commit(self._pending)
-            self._pending, self._since = [], None
+            self._pending, self._pending_bytes, self._since = [], 0, None
             self._materialiser.add(new)
             if any(new[t].num_rows for t in ("calls", "executions", "scores") if t in new):
                 self._announce(self._materialiser.complete())

@@ -229,10 +229,15 @@ class Store:
         return bytes(fs.cat_file(path)) if fs.exists(path) else None
 
     def write_file(self, name: str, data: bytes) -> None:
-        """Write a small file beside the tables."""
+        """Write a small file beside the tables: whole or not at all, whatever is killed."""
         fs, path = fsspec.core.url_to_fs(f"{self.root}/{name}")
         fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
-        fs.pipe_file(path, data)
+        if "file" not in fs.protocol:
+            fs.pipe_file(path, data)  # an object store puts an object at once
+            return
+        part = f"{path}.part-{os.getpid()}"
+        fs.pipe_file(part, data)
+        os.replace(part, path)
 
     def names(self, folder: str) -> list[str]:
         """The names of the tables under a folder (such as `events`, or `sets/default`)."""
