@@ -20,22 +20,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
-import msgspec
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from rich.console import Console
-    from rich.progress import Progress
-
     from lake.query import Lake
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "main", "open", "replay"]
 
 PACKAGES = ("ingest", "lake", "schedulers", "trainer")
-DIFFERS, MISUSED = 1, 2
 RUNS = Path("runs")
-PIPED_COLUMNS = 240
 
 
 def _ours() -> None:
@@ -56,6 +49,21 @@ def _ours() -> None:
 
 _ours()
 
+import ingest.commands  # noqa: E402  only now is it sure whose they are
+from lake.commands import audit_command, lake_group, log_group, sql_command  # noqa: E402
+from lake.terminal import (  # noqa: E402
+    DIFFERS,
+    MISUSED,
+    cell,
+    console,
+    json_option,
+    progress,
+    run_argument,
+    set_option,
+    show_json,
+    show_table,
+)
+
 
 def open(path: str | Path, set_name: str = "default") -> Lake:  # noqa: A001  headrace.open reads well
     """The lake of a run (or a lake's own folder): `.sql`, `.arrow`, `.polars`, `.audit`.
@@ -68,61 +76,6 @@ def open(path: str | Path, set_name: str = "default") -> Lake:  # noqa: A001  he
 
 
 # ------------------------------------------------------------------------------- command line
-def _console() -> Console:
-    """Everything but results goes to standard error, so that `--json` leaves standard output clean."""
-    from rich.console import Console
-
-    return Console(stderr=True)
-
-
-def _json(document: Any) -> None:
-    click.echo(msgspec.json.encode(document, enc_hook=str).decode())
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.5g}"
-    return "" if value is None else str(value)
-
-
-def _table(rows: Sequence[dict[str, Any]], title: str = "") -> None:
-    """Rows as a table on standard output; where that is no terminal, as wide as it needs to be."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=PIPED_COLUMNS)
-    if not rows:
-        console.print(f"{title}: no rows" if title else "no rows")
-        return
-    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name, value in rows[0].items():
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        table.add_column(name, justify="right" if number else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(_cell(v) for v in row.values()))
-    console.print(table)
-
-
-def _progress() -> Progress:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=_console(),
-    )
-
-
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
-run_argument = click.argument("run", type=click.Path(path_type=Path))
-set_option = click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Change a setting.")
-
-
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__)
 def cli() -> None:
@@ -181,14 +134,14 @@ def run_command(config: str, path: Path | None, settings: tuple[str, ...], as_js
         wanted = configs.override(configs.read(config), settings)
         path = path or _fresh(wanted.name)
     began = time.monotonic()
-    with Display(_console()) as display:
+    with Display(console()) as display:
         display.say(f"run {path}: {wanted.steps} steps; `headrace run {path}` goes on with it after a stop")
         state = drive(path, wanted, display.say, display.show)
     summary = _summary(path, state.steps, time.monotonic() - began)
     if as_json:
-        _json(summary)
+        show_json(summary)
         return
-    _table([summary])
+    show_table([summary])
     command = _command()
     click.echo(
         f"Next:  {command} report {path}\n"
@@ -219,56 +172,6 @@ def _summary(path: Path, steps: Sequence[Any], seconds: float) -> dict[str, Any]
     }
 
 
-@cli.command("sql")
-@run_argument
-@click.argument("query")
-@click.option("--set", "set_name", default="default", help="The derived set to read (default: default).")
-@json_option
-def sql_command(run: Path, query: str, set_name: str, as_json: bool) -> None:
-    """One read-only query over every table and model of a run or a lake, in DuckDB's SQL.
-
-    \b
-    headrace sql runs/demo "from progress"
-    headrace sql runs/demo "select role, count(*) calls from calls group by role" --json
-    headrace sql runs/demo "show tables"
-    """
-    lake = open(run, set_name)
-    rows = (
-        [{"name": n} for n in lake.names()] if query.strip().lower() in ("show tables", ".tables") else None
-    )
-    if rows is None:
-        rows = lake.rows(query)
-    if as_json:
-        _json(rows)
-    else:
-        _table(rows)
-
-
-@cli.command("audit")
-@run_argument
-@click.option("--set", "set_name", default="default", help="The derived set to audit (default: default).")
-@json_option
-def audit_command(run: Path, set_name: str, as_json: bool) -> None:
-    """Check what must always hold: each sampled token trained at most once, and so on.
-
-    Prints the violating rows with their ids.  Exit status 1 where there are any.
-
-    \b
-    headrace audit runs/demo
-    """
-    found: dict[str, pa.Table] = open(run, set_name).audit()
-    violations = {name: table.num_rows for name, table in found.items()}
-    if as_json:
-        _json({"violations": violations})
-    else:
-        _table([{"audit": name, "violations": n} for name, n in violations.items()])
-        for name, table in found.items():
-            if table.num_rows:
-                _table(table.slice(0, 20).to_pylist(), title=name)
-    if any(violations.values()):
-        sys.exit(DIFFERS)
-
-
 @cli.command("replay")
 @run_argument
 @click.option("--steps", metavar="A..B", help="Only these steps (both included; 12.. is allowed).")
@@ -291,15 +194,15 @@ def replay_command(  # noqa: PLR0917  click gives them by name
     """
     if check and settings:
         raise click.UsageError("--check is for the run's own rules; leave --set out, or leave --check out")
-    with _progress() as progress:
-        task = progress.add_task("replay", total=None)
+    with progress() as bar:
+        task = bar.add_task("replay", total=None)
         result = replay(
             run,
             steps=steps,
             settings=settings,
             name=name,
-            say=progress.console.print,
-            watch=lambda done, of: progress.update(task, completed=done, total=of),
+            say=bar.console.print,
+            watch=lambda done, of: bar.update(task, completed=done, total=of),
         )
     rows = result["steps"]
     differing = [s["step"] for s in rows if not (s["equal"] and s["data_equal"])]
@@ -307,7 +210,7 @@ def replay_command(  # noqa: PLR0917  click gives them by name
     if settings:
         document |= {"name": result["name"], "folder": result["folder"]}
     if as_json:
-        _json(document)
+        show_json(document)
     elif settings:
         _show_replay(result)
     else:
@@ -386,7 +289,7 @@ def report_command(run: Path, as_json: bool) -> None:
     replays = kept(Path(run) / "replays")
     if as_json:
         beside = {r["name"]: _side_by_side(r["steps"]) for r in replays}
-        _json({"run": str(run), "progress": progress, "staleness": identity, "replays": beside})
+        show_json({"run": str(run), "progress": progress, "staleness": identity, "replays": beside})
         return
     shown = {"score_mean": "score", "d_mean": "staleness", "gradient_norm": "norm"}
     names = (
@@ -400,11 +303,11 @@ def report_command(run: Path, as_json: bool) -> None:
         "executions_missing",
     )
     rows = [{shown.get(n, n.split("_")[-1]): row[n] for n in names} for row in progress]
-    _table(rows, title=f"{run}: steps")
+    show_table(rows, title=f"{run}: steps")
     kept_names = ("steps", "phi", "mu", "groups_consumed", "age_left", "d_mean", "predicted", "difference")
     brief = [{n: row[n] for n in kept_names} for row in identity]
-    _table(brief, title="staleness, measured (d_mean) and by the identity of a finite run (predicted)")
-    _table(lake.rows("from tokens_by_role"), title="tokens by role")
+    show_table(brief, title="staleness, measured (d_mean) and by the identity of a finite run (predicted)")
+    show_table(lake.rows("from tokens_by_role"), title="tokens by role")
     for r in replays:
         _show_replay(r)
 
@@ -430,10 +333,14 @@ def _show_replay(replay: dict[str, Any]) -> None:
     short = {"gradient_norm": "norm", "executions": "E"}
     rows = [
         {"step": s["step"], "same": s["equal"]}
-        | {short.get(n, n): f"{_cell(s['run'][n])} | {_cell(s['replay'][n])}" for n in COMPARED}
+        | {short.get(n, n): f"{cell(s['run'][n])} | {cell(s['replay'][n])}" for n in COMPARED}
         for s in steps
     ]
-    _table(rows, title=f"{title}: run | replay")
+    show_table(rows, title=f"{title}: run | replay")
+
+
+for _command in (sql_command, audit_command, lake_group, log_group, *ingest.commands.COMMANDS):
+    cli.add_command(_command)
 
 
 def _explain(error: BaseException) -> int:

@@ -1,0 +1,94 @@
+"""What every command shows: tables and progress for people, one JSON document for machines.
+
+Results go to standard output, everything else to standard error, so that `--json` can be piped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+import msgspec
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
+DIFFERS, MISUSED = 1, 2
+"""Exit status: a check found a difference, or something failed; wrong use or input."""
+PIPED_COLUMNS = 240
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def console() -> Console:
+    """Standard error, for everything but results."""
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+def show_json(document: Any) -> None:
+    click.echo(msgspec.json.encode(document, enc_hook=str).decode())
+
+
+def cell(value: Any) -> str:
+    """A value as a table shows it."""
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    return "" if value is None else str(value)
+
+
+def show_table(rows: Sequence[dict[str, Any]], title: str = "") -> None:
+    """Rows as a table on standard output; where that is no terminal, as wide as it needs to be."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    out = Console()
+    if not out.is_terminal:
+        out = Console(width=PIPED_COLUMNS)
+    if not rows:
+        out.print(f"{title}: no rows" if title else "no rows")
+        return
+    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name, value in rows[0].items():
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        table.add_column(name, justify="right" if number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(cell(v) for v in row.values()))
+    out.print(table)
+
+
+def progress() -> Progress:
+    """A progress bar on standard error."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console(),
+    )
+
+
+def json_option(command: Command) -> Command:
+    """`--json`, given to the command as `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")(
+        command
+    )
+
+
+def run_argument(command: Command) -> Command:
+    """The argument RUN, a path."""
+    return click.argument("run", type=click.Path(path_type=Path))(command)
+
+
+def set_option(command: Command) -> Command:
+    """`--set NAME=VALUE`, given to the command as `settings`."""
+    return click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Change a setting.")(
+        command
+    )
