@@ -33,6 +33,7 @@ from lake.kafka_cluster import BATCH_BYTES_MAX, Cluster
 from lake.kafka_reader import KafkaReader
 from lake.log import LogError, LogUnavailable, partition_of
 from lake.log_common import Entry, check_partitions, count_of, encoded, url_options
+from lake.metrics import appending
 from lake.wire import Headers
 
 WAIT_S = 30.0  # a lost broker is noticed after 9 s (its session), and its partitions move within 10 s more
@@ -172,6 +173,7 @@ class KafkaLog:
         ((_, _, offset),) = self._write([Entry(topic, key, headers, value)])
         return offset
 
+    @appending("kafka")
     def _write(self, entries: Sequence[Entry]) -> list[tuple[str, int, int]]:
         if not entries:
             return []

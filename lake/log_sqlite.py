@@ -41,6 +41,7 @@ from lake.log_common import (
     partition_counts,
     url_options,
 )
+from lake.metrics import appending
 from lake.wire import Headers
 
 APPLICATION_ID = 0x48445243  # "HDRC": the file is a log of ours
@@ -204,6 +205,7 @@ class SqliteLog:
         finally:
             self._write_lock.release()
 
+    @appending("sqlite")
     def _write(self, entries: Sequence[Entry]) -> list[tuple[str, int, int]]:
         """Write entries in one transaction; (topic, partition, offset) of each."""
         places: list[tuple[str, int, int]] = []

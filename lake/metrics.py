@@ -1,7 +1,7 @@
 """Prometheus metrics of every process: declared here, once, with their units in their names.
 
     serve(9464)                       expose them at http://127.0.0.1:9464/metrics
-    log_metrics("sqlite").append      a with-statement around one append
+    @appending("sqlite")              on the method of a log that writes entries
     worker_metrics().committed("calls", seconds=0.2, rows=900, size_bytes=4 << 20, tokens=1_000_000)
     proxy_metrics().in_flight.inc()
 
@@ -18,10 +18,11 @@ added_seconds   what the proxy adds to an answered call: all of it but the engin
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, wraps
 from threading import Lock
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from prometheus_client import (
     CollectorRegistry,
@@ -32,6 +33,11 @@ from prometheus_client import (
     generate_latest,
     start_http_server,
 )
+
+if TYPE_CHECKING:
+    from lake.log_common import Entry
+
+Write = TypeVar("Write", bound=Callable[..., Any])  # (log, Sequence[Entry]) -> places
 
 REGISTRY = CollectorRegistry()
 ProcessCollector(registry=REGISTRY)  # process_resident_memory_bytes, process_cpu_seconds_total, ...
@@ -199,6 +205,22 @@ def log_metrics(log: str) -> LogMetrics:
     """The metrics of a kind of log: `sqlite` or `kafka`."""
     with _MAKING:
         return LogMetrics(_log_families(), log)
+
+
+def appending(log: str) -> Callable[[Write], Write]:
+    """A decorator of a log's method that writes entries: each call with entries is counted as one append."""
+
+    def decorate(write: Write) -> Write:
+        @wraps(write)
+        def counted(self: Any, entries: Sequence[Entry]) -> Any:
+            if not entries:
+                return write(self, entries)
+            with log_metrics(log).append(len(entries), sum(len(e.value) for e in entries)):
+                return write(self, entries)
+
+        return cast(Write, counted)
+
+    return decorate
 
 
 @cache
