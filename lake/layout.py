@@ -9,6 +9,7 @@ RUN/weights/v000003  published weights, Hugging Face form
 RUN/checkpoints/     weights and optimizer after a step
 RUN/replays/NAME     replays
 RUN/output/P.log     what the processes printed
+RUN/targets-P.json   where Prometheus finds the metrics of the processes P
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@
     @appending("sqlite")              on the method of a log that writes entries
     worker_metrics().committed("calls", seconds=0.2, rows=900, size_bytes=4 << 20, tokens=1_000_000)
     proxy_metrics().in_flight.inc()
+    write_targets(run.path, "proxy", ["127.0.0.1:8080"])      where Prometheus finds it
 
 A process exposes the parts that it uses: each of the three functions makes its part at its first call
 and returns the same one from then on.  Everything here may be called from any thread, and costs about
@@ -17,10 +18,14 @@ added_seconds   what the proxy adds to an answered call: all of it but the engin
 
 from __future__ import annotations
 
+import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache, wraps
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -163,11 +168,27 @@ class WorkerMetrics:
         self._errors.labels(type(error).__name__).inc()
 
 
+@dataclass(slots=True)
+class EngineTime:
+    """Seconds of a call that the engine took, waits for it included."""
+
+    seconds: float = 0.0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds += time.perf_counter() - began
+
+
 class ProxyMetrics:
     """The metrics of the capture proxy.  `outcome` is `answered` or the code of a refusal."""
 
     def __init__(self) -> None:
         self._calls = _counter("proxy_calls_total", "Calls that ended.", "role", "outcome")
+        self._refused = _counter("proxy_refused_total", "Requests refused before any call began.", "code")
         self._seconds = _histogram("proxy_call_seconds", "Seconds of a call, asked to ended.", CALL_S, "role")
         self.added_seconds = _histogram(
             "proxy_added_seconds", "Seconds of an answered call outside the engine.", ADDED_S
@@ -184,11 +205,35 @@ class ProxyMetrics:
     def _of_role(self, role: str, outcome: str) -> tuple[Counter, Histogram]:
         return self._calls.labels(role, outcome), self._seconds.labels(role)
 
+    def refused(self, code: str) -> None:
+        """A request that never became a call: a bad key, a body that does not parse, too many calls."""
+        self._refused.labels(code).inc()
+
     def ended(self, role: str, outcome: str, seconds: float) -> None:
-        """One call ended: `outcome` is `answered`, or the code of its refusal."""
         calls, seconds_of = self._of_role(role, outcome)
         calls.inc()
         seconds_of.observe(seconds)
+
+    @contextmanager
+    def call(self, role: str, began: float) -> Iterator[EngineTime]:
+        """Around one call that was asked at `began` (time.perf_counter); the engine's share is told it.
+
+        The outcome of an error is its `code` where it has one (a refusal), else the name of its class.
+        """
+        engine = EngineTime()
+        outcome = "answered"
+        self.in_flight.inc()
+        try:
+            yield engine
+        except BaseException as error:
+            outcome = str(getattr(error, "code", type(error).__name__))
+            raise
+        finally:
+            self.in_flight.dec()
+            seconds = time.perf_counter() - began
+            self.ended(role, outcome, seconds)
+            if outcome == "answered":
+                self.added_seconds.observe(max(0.0, seconds - engine.seconds))
 
     def tokens(self, prompt: int, output: int) -> None:
         self._tokens_in.inc(prompt)
@@ -264,3 +309,18 @@ def serve(port: int, host: str = "127.0.0.1") -> int:
             f"metrics at {host}:{port}: {error}; give another port, or 0 for any that is free"
         ) from error
     return int(server.server_port)
+
+
+def write_targets(folder: Path, process: str, addresses: Sequence[str]) -> Path:
+    """Tell Prometheus where a process of the run in `folder` shows its metrics: the file it is told in.
+
+    addresses  `host:port` of each process of this name
+    The file, FOLDER/targets-PROCESS.json, is of the form that `file_sd_configs` reads; series get the
+    labels `run` (the folder's name) and `process`.  infra/compose.yaml reads all of them of one run.
+    """
+    labels = {"run": folder.absolute().name, "process": process}
+    path = folder / f"targets-{process}.json"
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps([{"targets": list(addresses), "labels": labels}]))
+    os.replace(part, path)  # Prometheus may read it at any moment
+    return path

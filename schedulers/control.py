@@ -19,9 +19,10 @@ from lake.events import CellEvent, Event, GroupDispatched, ScheduleDecided
 from lake.follow import Follower
 from lake.layout import Run
 from lake.log import Log, now_us, open_log
+from lake.metrics import write_targets
 from schedulers import prepare
 from schedulers.policies import boundary
-from schedulers.processes import Process, ProcessDied, Processes, free_port
+from lake.processes import Process, ProcessDied, Processes, free_port
 from schedulers.state import TOPICS, State
 
 POLL_S = 0.1
@@ -127,6 +128,7 @@ class Controller:
         addresses = {"engine": engine, "proxy": proxy}
         pids = self._processes.pids()
         (self._run.path / "processes.json").write_text(json.dumps({"pids": pids, "addresses": addresses}))
+        write_targets(self._run.path, "proxy", [f"127.0.0.1:{proxy_port}"])
 
     def dispatch(self) -> None:
         """Hand out what the policy says, once."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
-import ipaddress
 import signal
 import sys
 from pathlib import Path
@@ -29,10 +27,9 @@ def _arguments() -> argparse.Namespace:
 
 def _refuse_open_address(host: str) -> None:
     """The API keys travel in clear text: beyond this machine is for a deployment that says so."""
-    loopback = host == "localhost"
-    with contextlib.suppress(ValueError):
-        loopback = loopback or ipaddress.ip_address(host).is_loopback
-    if not loopback:
+    from ingest.proxy.app import is_loopback
+
+    if not is_loopback(host):
         raise ValueError(f"--host {host}: the proxy listens at a loopback address; use 127.0.0.1")
 
 

@@ -5,16 +5,21 @@
     GET  /x/{execution}/v1/models
     POST /x/{execution}/close                           {"calls": n}: no more calls; n are in the log
     GET  /health
+    GET  /metrics                                       numbers for Prometheus (lake.metrics)
 
 The key (`Authorization: Bearer` or `X-Api-Key`) is the execution's token (ingest.identity): an
 execution sees only its own.  What a call is recorded against lives in this process's memory, so an
 execution that was launched before the process started is sealed: it gets 409.
+
+/metrics asks for no key, since a scraper has none, and answers only to the same machine: whoever comes
+from an address that is not a loopback gets 403.  It shows counts and seconds, never an id or a text.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,6 +42,15 @@ from ingest.proxy.writer import EventWriter
 from lake.events import ROLES, ExecutionLaunched
 from lake.follow import Follower
 from lake.log import Log, now_us
+from lake.metrics import CONTENT_TYPE, exposition, proxy_metrics
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an IP address (or `localhost`) is of this machine only."""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(address).is_loopback
+    return address == "localhost"
+
 
 TOO_DEEP = Rejected(400, "invalid_request", "the body is nested too deeply")
 
@@ -163,6 +177,7 @@ class CallEndpoint:
             call = proxy.caller.ask(execution, role, request)
         except (Rejected, RecursionError) as error:
             rejected = error if isinstance(error, Rejected) else TOO_DEEP
+            proxy_metrics().refused(rejected.code)
             await send_body(send, rejected.status, JSON, self._dialect.error(rejected))
             return
         handled = asyncio.get_running_loop().create_future()
@@ -218,6 +233,12 @@ def make_app(
         running = sum(len(e.running) for e in proxy.executions.values())
         return _json({"status": "ok", "executions": len(proxy.executions), "running": running})
 
+    async def metrics(request: HttpRequest) -> Response:
+        if not is_loopback(request.client.host if request.client else ""):
+            rejected = Rejected(403, "not_this_machine", "metrics are shown to this machine only")
+            return Response(chat.error(rejected), rejected.status, media_type="application/json")
+        return Response(exposition(), media_type=CONTENT_TYPE)
+
     calls = CallEndpoint(proxy, chat)
     return Starlette(
         lifespan=lifespan,
@@ -227,5 +248,6 @@ def make_app(
             Route("/x/{execution}/v1/models", models, methods=["GET"]),
             Route("/x/{execution}/close", close, methods=["POST"]),
             Route("/health", health, methods=["GET"]),
+            Route("/metrics", metrics, methods=["GET"]),
         ],
     )

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -28,6 +29,7 @@ from ingest.proxy.prompting import Prompt
 from ingest.proxy.writer import EventWriter
 from lake.events import EventError, ReplyUndelivered, ToolCalled
 from lake.log import LogError
+from lake.metrics import EngineTime, proxy_metrics
 
 PAUSE_S_MIN = 0.05
 PAUSE_S_MAX = 5.0
@@ -120,6 +122,7 @@ class Caller:
         self._writer = writer
         self._limits = limits
         self._clock = clock
+        self._metrics = proxy_metrics()
 
     def ask(self, execution: Execution, role: str, request: Request) -> Call:
         """The call that answers a request: a running one with the same content, or a new one.
@@ -141,7 +144,7 @@ class Caller:
         return call
 
     def _start(self, execution: Execution, role: str, request: Request, key: bytes) -> Call:
-        now_us = self._clock()
+        now_us, began = self._clock(), time.perf_counter()
         prompt = execution.prompt(request)
         context = self._limits.context_tokens
         if len(prompt.ids) >= context:
@@ -165,17 +168,22 @@ class Caller:
             gone=asyncio.get_running_loop().create_future(),
             tools=execution.tool_events(request, now_us),
         )
-        call.task = asyncio.create_task(self._run(call))
+        call.task = asyncio.create_task(self._measured(call, began))
         call.task.add_done_callback(_retrieve)
         execution.running[key] = call
         return call
 
-    async def _run(self, call: Call) -> Answer:
+    async def _measured(self, call: Call, began: float) -> Answer:
+        with self._metrics.call(call.role, began) as engine:
+            return await self._run(call, engine)
+
+    async def _run(self, call: Call, engine: EngineTime) -> Answer:
         execution = call.execution
         tools = asyncio.gather(*(self._writer.append(e) for e in call.tools))
         try:
             try:
-                generation = await self._sample(call)
+                with engine.running():
+                    generation = await self._sample(call)
                 if generation is None:
                     raise _given_up("before the engine answered")
                 recorded = execution.record(
@@ -183,9 +191,11 @@ class Caller:
                 )
                 call.recorded = recorded
                 await self._writer.append(recorded.event)
+                self._metrics.tokens(len(call.prompt.ids), recorded.event.n_output)
             finally:
                 await tools
             if recorded.answer is None:
+                self._metrics.undelivered.inc()
                 raise _given_up("while the engine answered it")
             if call.gone.done():
                 await self._undelivered(call, recorded)
@@ -285,6 +295,7 @@ class Caller:
 
     async def _undelivered(self, call: Call, recorded: Recorded) -> None:
         call.recorded = None  # once
+        self._metrics.undelivered.inc()
         call.execution.take_back(call, recorded)
         await self._writer.append(
             ReplyUndelivered(

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from lake.events import Event, EventError
 from lake.log import Log, LogError, LogUnavailable
+from lake.metrics import proxy_metrics
 
 RETRY_S_MIN = 0.05
 RETRY_S_STEP_MAX = 2.0
@@ -62,8 +63,9 @@ class EventWriter:
     async def append(self, event: Event) -> None:
         """Returns when the event is in the log.  Raises EventError, LogError."""
         done = asyncio.get_running_loop().create_future()
-        await self._queue.put(_Waiting(event, done))
-        await done
+        with proxy_metrics().events_waiting.track_inprogress():
+            await self._queue.put(_Waiting(event, done))
+            await done
 
     async def _run(self) -> None:
         while True:
