@@ -19,12 +19,14 @@ SLICE_S = 1.0  # of a wait: between two of them the brokers are looked after
 LOOK_S = 0.01  # a poll of kafka-python without any wait returns nothing
 PROBE_EVERY_S = 5.0  # how long a silent reader goes without asking how far the log is (1.4 ms)
 PROBE_S = 1.0
+APPENDED_US = "appended_us"  # header of a restored record: when the log that was lost stamped it
 
 
 def _record(prefix: str, message: Any) -> Record:
     """The record of a message, also of one that another program wrote: `decode` refuses that later."""
     headers = {name: value or b"" for name, value in message.headers}
     schema = headers.get("schema", b"")
+    appended = headers.get(APPENDED_US, b"")
     return Record(
         topic=message.topic.removeprefix(prefix + "."),
         partition=message.partition,
@@ -36,7 +38,7 @@ def _record(prefix: str, message: Any) -> Record:
             event_id=headers.get("event_id", b"").decode(errors="replace"),
         ),
         value=message.value or b"",
-        appended_us=1000 * message.timestamp,
+        appended_us=int(appended) if appended.isdigit() else 1000 * message.timestamp,
     )
 
 
