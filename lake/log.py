@@ -86,7 +86,16 @@ class Log(Protocol):
         """
 
     def append_raw(self, topic: str, key: str, headers: Headers, value: bytes) -> int:
-        """Write one record as it is, checked by nobody (restore, and tests of bad records)."""
+        """Write one record as it is, checked by nobody (tests of bad records)."""
+
+    def restore(self, records: Sequence[Record]) -> int:
+        """Write records of an older log where they lay: at their offsets, with their `appended_us`.
+
+        The records of a partition follow each other from its end on.  Those below its end must lie
+        there already, equal, and are left out: a restore that was interrupted is begun again.  How
+        many were written.  Raises lake.restoring.Misplaced (a ValueError) where a record cannot lie
+        there, LogUnavailable.  Nobody else may append meanwhile.
+        """
 
     def reader(self, start: Mapping[Partition, int]) -> Reader:
         """A reader of these partitions from these offsets on (0: the beginning)."""

@@ -42,6 +42,7 @@ from lake.log_common import (
     url_options,
 )
 from lake.metrics import appending
+from lake.restoring import check_follow, lacking
 from lake.wire import Headers
 
 APPLICATION_ID = 0x48445243  # "HDRC": the file is a log of ours
@@ -236,6 +237,22 @@ class SqliteLog:
         count_of(self._counts, topic)
         ((_, _, offset),) = self._write([Entry(topic, key, headers, value)])
         return offset
+
+    def restore(self, records: Sequence[Record]) -> int:
+        """See Log.restore; all of the records or, where an error is raised, none of them."""
+        new = lacking(self, records)
+        lanes = sorted({(r.topic, r.partition) for r in new})
+        with self._transaction() as connection:
+            check_follow(new, _ends(connection, lanes))  # nobody appended meanwhile
+            for lane in lanes:
+                rows = [
+                    (r.offset, r.appended_us, r.key, h.type, h.schema, h.event_id, r.value)
+                    for r in new
+                    if (r.topic, r.partition) == lane
+                    for h in (r.headers,)
+                ]
+                connection.executemany(_INSERT.format(_table(lane)), rows)
+        return len(new)
 
     def reader(self, start: Mapping[Partition, int]) -> SqliteReader:
         """Raises ValueError for a partition that is not there, LogCorrupt for an offset past the end."""
