@@ -30,10 +30,12 @@ from kafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLarg
 
 from lake.events import Event
 from lake.kafka_cluster import BATCH_BYTES_MAX, Cluster
-from lake.kafka_reader import KafkaReader
-from lake.log import LogError, LogUnavailable, partition_of
+from lake.kafka_members import SESSION_S, Members
+from lake.kafka_reader import APPENDED_US, KafkaReader
+from lake.log import LogError, LogUnavailable, Record, partition_of
 from lake.log_common import Entry, check_partitions, count_of, encoded, url_options
 from lake.metrics import appending
+from lake.restoring import lacking
 from lake.wire import Headers
 
 WAIT_S = 30.0  # a lost broker is noticed after 9 s (its session), and its partitions move within 10 s more
@@ -44,6 +46,7 @@ BYTES_IN_FLIGHT = 8 << 20
 RECORD_OVERHEAD_BYTES = 256  # headers and framing of a record
 BATCH_BYTES = 512 << 10  # with LINGER_MS: a quarter of the CPU of the defaults
 LINGER_MS = 5
+MoreHeaders = Sequence[tuple[str, bytes]]
 GRACE_S = 5.0  # the client itself gives a record up after wait_s; beyond that it forgot one
 
 
@@ -178,15 +181,22 @@ class KafkaLog:
         if not entries:
             return []
         lanes = [(e.topic, partition_of(e.key, self._counts[e.topic])) for e in entries]
+        offsets = self._acknowledged(entries, [p for _, p in lanes], [()] * len(entries))
+        return [(*lane, offset) for lane, offset in zip(lanes, offsets, strict=True)]
+
+    def _acknowledged(
+        self, entries: Sequence[Entry], partitions: Sequence[int], more: Sequence[MoreHeaders]
+    ) -> list[int]:
+        """Write entries to these partitions, with more headers each; their offsets."""
         with self._cluster.explained(f"an append of {len(entries)} events"):
             producer = self._connected()
             try:
                 futures = [
-                    self._send(producer, entry, partition)
-                    for entry, (_, partition) in zip(entries, lanes, strict=True)
+                    self._send(producer, entry, partition, headers)
+                    for entry, partition, headers in zip(entries, partitions, more, strict=True)
                 ]
                 until = time.monotonic() + self._cluster.wait_s + GRACE_S
-                sent = [future.get(timeout=max(0.0, until - time.monotonic())) for future in futures]
+                return [future.get(timeout=max(0.0, until - time.monotonic())).offset for future in futures]
             except BaseException as error:
                 self._drop(producer)
                 if isinstance(error, (MessageSizeTooLargeError, RecordListTooLargeError)):
@@ -195,9 +205,24 @@ class KafkaLog:
                         f"max.message.bytes to {BATCH_BYTES_MAX}"
                     ) from error
                 raise
-        return [(*lane, done.offset) for lane, done in zip(lanes, sent, strict=True)]
 
-    def _send(self, producer: Any, entry: Entry, partition: int) -> Any:
+    def restore(self, records: Sequence[Record]) -> int:
+        """See Log.restore.  Each record's `appended_us` goes into a header: the broker stamps its own."""
+        new = lacking(self, records)
+        if not new:
+            return 0
+        entries = [Entry(r.topic, r.key, r.headers, r.value) for r in new]
+        more = [((APPENDED_US, str(r.appended_us).encode()),) for r in new]
+        offsets = self._acknowledged(entries, [r.partition for r in new], more)
+        for r, offset in zip(new, offsets, strict=True):
+            if r.offset != offset:
+                raise LogError(
+                    f"{self._cluster}: restoring record {r.offset} of {r.topic}/{r.partition}, the broker "
+                    f"put it at {offset}: somebody else appends; stop them and restore into a new prefix"
+                )
+        return len(new)
+
+    def _send(self, producer: Any, entry: Entry, partition: int, more: MoreHeaders = ()) -> Any:
         """Hand one record to the client when there is room for it; its future."""
         size = len(entry.value) + len(entry.key) + RECORD_OVERHEAD_BYTES
         if not self._budget.take(size, self._cluster.wait_s):
@@ -207,6 +232,7 @@ class KafkaLog:
             ("type", head.type.encode()),
             ("schema", str(head.schema).encode()),
             ("event_id", head.event_id.encode()),
+            *more,
         ]
         topic = self._cluster.topic(entry.topic)
         try:
@@ -235,8 +261,13 @@ class KafkaLog:
             ends = self._asker.end_offsets(lanes, timeout_ms=self._cluster.wait_ms)
         return {lane.partition: ends[lane] for lane in lanes}
 
+    def members(self, group: str, instance: str | None = None, session_s: float = SESSION_S) -> Members:
+        """This process as one of the workers `group`, who share out the lanes; see Members."""
+        self._check_open()
+        return Members(self._cluster, group, instance, session_s)
+
     def close(self) -> None:
-        """Close what the log itself holds; readers stay open.  May be called twice."""
+        """Close what the log itself holds; readers and members stay open.  May be called twice."""
         self._closed = True
         with self._producer_lock:
             producer, self._producer = self._producer, None
