@@ -238,7 +238,6 @@ def replay(
     from ingest.rederive import current_lake, derive_set, fresh_lake, set_name_of
     from lake import config as configs
     from lake.layout import Run
-    from lake.log import open_log
     from lake.store import Store
     from schedulers.control import RunBusy, only_one
     from schedulers.prepare import first_policy
@@ -249,7 +248,7 @@ def replay(
     before = run.config()
     config = configs.override(before, settings)
     with ExitStack() as stack:
-        log = stack.enter_context(closing(open_log(run.log_url(before))))
+        log = stack.enter_context(closing(run.open_log(before)))
         ledger = stack.enter_context(closing(LedgerFollower(log))).catch_up()
         wanted = replays.wanted_steps(steps, ledger)
         name = name or (",".join(settings) if settings else "check")

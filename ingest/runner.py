@@ -33,13 +33,14 @@ from ingest.harnesses import Harness, HarnessError, ProxyLost, Setting, make_har
 from ingest.identity import read_secret
 from ingest.launching import TOPICS, Launch, Launching, heal
 from ingest.publishing import Publisher
+from lake.blobs import Blobs
 from lake.config import Config, Rollout
 from lake.events import Event, EventError, ExecutionLaunched
 from lake.failure import reach
 from lake.follow import Follower
 from lake.layout import NotARun, Run
-from lake.log import Log, LogError, Record, now_us, open_log
-from lake.wire import decode
+from lake.log import Log, LogError, Record, now_us
+from lake.wire import event_of
 
 logger = logging.getLogger("headrace.runner")
 
@@ -63,10 +64,12 @@ WRONG_USE = (NotARun, HarnessError)
 EXPECTED = (*WRONG_USE, RunnerError, LogError, EventError)
 
 
-def _decode(record: Record) -> Event | None:
-    """The event of a record; None, with a warning, for one that does not decode: the lake keeps it."""
+def _decode(record: Record, blobs: Blobs | None) -> Event | None:
+    """The event of a record; None for a gap, and, with a warning, for one that does not decode: the lake
+    keeps it.
+    """
     try:
-        return decode(record.headers, record.value)
+        return event_of(record, blobs)
     except EventError as error:
         logger.warning("left out %s/%d at %d: %s", record.topic, record.partition, record.offset, error)
         return None
@@ -137,7 +140,7 @@ class Runner:
             try:
                 while True:
                     for record in await loop.run_in_executor(thread, reader.poll, READ_WAIT_S):
-                        if event := _decode(record):
+                        if event := _decode(record, self._log.blobs):
                             self._launching.apply(event)
                             self._wake.set()
             finally:
@@ -228,7 +231,7 @@ async def serve(run: Run, config: Config, proxy: str) -> None:
     assert me is not None
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, me.cancel)
-    log = open_log(run.log_url(config))
+    log = run.open_log(config)
     publisher = Publisher(log)
     try:
         async with _client(config.rollout.concurrent_executions) as http:

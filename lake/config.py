@@ -133,16 +133,31 @@ class Engine(Section, kw_only=True, frozen=True):
     threads: int = 1
 
 
+class Ingest(Section, kw_only=True, frozen=True):
+    """The workers of a run: how many, and after how many silent seconds one has lost its lanes (Kafka)."""
+
+    workers: int = 1
+    session_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        _need(self.workers >= 1, f"ingest.workers is {self.workers}, at least 1 is needed")
+        _need(self.session_s > 0, f"ingest.session_s is {self.session_s}, above 0 is needed")
+
+
 class Config(Section, kw_only=True, frozen=True):
-    """A whole run.  `log` is a log URL, `lake` a path or URL; empty means inside the run's folder."""
+    """A whole run.  `log` is a log URL, `lake` and `blobs` (what is too large for a record of the log) are
+    paths or URLs; empty means inside the run's folder.
+    """
 
     name: str = "demo"
     steps: int = 36
     seed: int = 0
     log: str = ""
     lake: str = ""
+    blobs: str = ""
     partitions: int = 1
     commit_every_s: float = 0.5
+    ingest: Ingest = Ingest()
     rollout: Rollout = Rollout()
     admission: Admission = Admission()
     objective: Objective = Objective()

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from lake.events import Event, EventError
 from lake.log import Log, LogUnavailable, Partition
-from lake.wire import decode
+from lake.wire import event_of
 
 logger = logging.getLogger("headrace.follow")
 
@@ -21,10 +21,11 @@ class Follower:
     """Reads the given topics from offset 0 on.  Order holds within a partition, not between topics.
 
     A record that does not decode is left out with a warning: the ingest worker keeps it in
-    `dead_letters`.
+    `dead_letters`.  A gap, where nothing happened, is left out silently.
     """
 
     def __init__(self, log: Log, topics: Sequence[str]) -> None:
+        self._blobs = log.blobs
         self._ends = {(t, p): end for t in topics for p, end in log.end_offsets(t).items()}
         self._reader = log.reader(dict.fromkeys(self._ends, 0))
 
@@ -34,9 +35,12 @@ class Follower:
         events = []
         for r in records:
             try:
-                events.append(decode(r.headers, r.value))
+                event = event_of(r, self._blobs)
             except EventError as error:
                 logger.warning("left out %s/%d at %d: %s", r.topic, r.partition, r.offset, error)
+                continue
+            if event is not None:
+                events.append(event)
         return bool(records), events
 
     def catch_up(self) -> Iterator[Event]:

@@ -2,6 +2,7 @@
 
 RUN/config.json      the resolved configuration
 RUN/log.db           the SQLite log (unless the log is Kafka)
+RUN/blobs/AB/SHA256  what is too large for a record of the log
 RUN/secret           the key that signs the tokens of executions (mode 0600)
 RUN/lake/events/T    one Delta table a topic, and dead_letters
 RUN/lake/sets/S/M    derived tables: model M of the set S (its parameters in sets/S/params.json)
@@ -16,10 +17,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from lake import config as configs
+
+if TYPE_CHECKING:
+    from lake.log import Log
 
 
 class NotARun(ValueError):
@@ -40,6 +45,10 @@ class Run:
     def lake(self) -> str:
         """The lake's root: the setting `lake`, or a folder of the run's own."""
         return self.config().lake or str(self.path / "lake")
+
+    def blobs(self, config: configs.Config) -> str:
+        """Where the large fields of events lie: the setting `blobs`, or a folder of the run's own."""
+        return config.blobs or str(self.path.absolute() / "blobs")
 
     @property
     def secret_file(self) -> Path:
@@ -67,3 +76,14 @@ class Run:
 
     def log_url(self, config: configs.Config) -> str:
         return config.log or f"sqlite://{(self.path / 'log.db').absolute()}?partitions={config.partitions}"
+
+    def open_log(self, config: configs.Config | None = None) -> Log:
+        """The run's log together with its blobs: every process of a run opens it so.
+
+        Raises LogUnavailable, ValueError for settings that cannot be.
+        """
+        from lake.blobs import Blobs
+        from lake.log import open_log
+
+        config = config or self.config()
+        return open_log(self.log_url(config), Blobs(self.blobs(config)))

@@ -16,12 +16,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from lake.events import Event
 from lake.wire import Headers
+
+if TYPE_CHECKING:
+    from lake.blobs import Blobs
 
 Partition = tuple[str, int]
 """(topic, partition)."""
@@ -76,6 +79,9 @@ class Reader(Protocol):
 class Log(Protocol):
     """Appends and reads; safe to use from several threads and from several processes at once."""
 
+    blobs: Blobs | None
+    """Where the fields lie that are too large for a record; None: such events are refused."""
+
     def append(self, events: Sequence[Event]) -> list[tuple[str, int, int]]:
         """Write events, in order; (topic, partition, offset) of each.
 
@@ -117,17 +123,20 @@ def partition_of(key: str, partitions: int) -> int:
     return h % partitions
 
 
-def open_log(url: str) -> Log:
-    """The log at a URL, created where it does not exist.  Raises ValueError for another scheme."""
+def open_log(url: str, blobs: Blobs | None = None) -> Log:
+    """The log at a URL, created where it does not exist; large fields of its events go into `blobs`.
+
+    A run's own log is opened by `Run.open_log`.  Raises ValueError for another scheme.
+    """
     scheme = url.split("://", 1)[0]
     if scheme == "sqlite":
         from lake.log_sqlite import SqliteLog
 
-        return SqliteLog(url)
+        return SqliteLog(url, blobs=blobs)
     if scheme == "kafka":
         from lake.log_kafka import KafkaLog
 
-        return KafkaLog(url)
+        return KafkaLog(url, blobs=blobs)
     raise ValueError(f"log {url!r}: use sqlite:///path/to/log.db or kafka://host:port/prefix")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -10,6 +11,9 @@ import msgspec
 from lake.events import TOPICS, TOPICS_BY_GROUP, Event
 from lake.log import LogCorrupt, Partition
 from lake.wire import Headers, encode
+
+if TYPE_CHECKING:
+    from lake.blobs import Blobs
 
 PARTITIONS_MAX = 64  # more than one machine has cores; a poll asks for the end of every partition it reads
 
@@ -23,9 +27,12 @@ class Entry(msgspec.Struct, frozen=True):
     value: bytes
 
 
-def encoded(events: Iterable[Event]) -> list[Entry]:
-    """Every event checked and encoded.  Raises EventError before anything can be written."""
-    return [Entry(event.TOPIC, event.key, *encode(event)) for event in events]
+def encoded(events: Iterable[Event], blobs: Blobs | None) -> list[Entry]:
+    """Every event checked and encoded, what is too large for a record put into `blobs`.
+
+    Raises EventError before any record can be written, LogUnavailable where the blobs do not answer.
+    """
+    return [Entry(event.TOPIC, event.key, *encode(event, blobs)) for event in events]
 
 
 def url_options(url: str, known: Sequence[str]) -> tuple[str, dict[str, int]]:

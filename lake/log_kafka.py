@@ -28,6 +28,7 @@ from typing import Any
 from kafka import KafkaProducer
 from kafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
+from lake.blobs import Blobs
 from lake.events import Event
 from lake.kafka_cluster import BATCH_BYTES_MAX, Cluster
 from lake.kafka_members import SESSION_S, Members
@@ -97,7 +98,7 @@ class KafkaLog:
     consumer for each reader.  Not across a fork: the child opens its own.
     """
 
-    def __init__(self, url: str, wait_s: float = WAIT_S) -> None:
+    def __init__(self, url: str, wait_s: float = WAIT_S, blobs: Blobs | None = None) -> None:
         """Connect, and make the topics that are missing.
 
         Raises ValueError for a bad URL or another number of partitions than the topics have,
@@ -108,6 +109,7 @@ class KafkaLog:
         if match is None:
             raise ValueError(f"log {url!r}: write kafka://host:port[,host:port]/PREFIX[?partitions=4]")
         self._cluster = Cluster(tuple(match[1].split(",")), match[2], wait_s)
+        self.blobs = blobs
         self._budget = Budget(RECORDS_IN_FLIGHT, BYTES_IN_FLIGHT)
         self._pid = os.getpid()
         self._closed = False
@@ -166,7 +168,7 @@ class KafkaLog:
 
     def append(self, events: Sequence[Event]) -> list[tuple[str, int, int]]:
         """See Log.append."""
-        return self._write(encoded(events))
+        return self._write(encoded(events, self.blobs))
 
     def append_raw(self, topic: str, key: str, headers: Headers, value: bytes) -> int:
         count_of(self._counts, topic)

@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from lake.blobs import Blobs
 from lake.events import Event
 from lake.log import LogCorrupt, LogError, LogUnavailable, Partition, Record, now_us, partition_of
 from lake.log_common import (
@@ -143,7 +144,7 @@ class SqliteLog:
     Not across a fork: the child opens its own.
     """
 
-    def __init__(self, url: str, clock: Callable[[], int] = now_us) -> None:
+    def __init__(self, url: str, clock: Callable[[], int] = now_us, blobs: Blobs | None = None) -> None:
         """Open the log, made where the file does not exist (its folder must).
 
         Raises ValueError for a bad URL or another number of partitions than the log has,
@@ -154,6 +155,7 @@ class SqliteLog:
         if not rest.startswith("sqlite:///") or not self._path.name:
             raise ValueError(f"log {url!r}: write sqlite:///absolute/path/log.db, optionally ?partitions=N")
         self._clock = clock
+        self.blobs = blobs
         self._pid = os.getpid()
         self._write_lock = threading.Lock()
         self._ask_lock = threading.Lock()
@@ -230,7 +232,7 @@ class SqliteLog:
 
     def append(self, events: Sequence[Event]) -> list[tuple[str, int, int]]:
         """See Log.append; all of the events or, where an error is raised, none of them."""
-        entries = encoded(events)
+        entries = encoded(events, self.blobs)
         return self._write(entries) if entries else []
 
     def append_raw(self, topic: str, key: str, headers: Headers, value: bytes) -> int:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from lake.config import Config
 from lake.layout import Run
-from lake.log import open_log
 from lake.store import Store
 
 
@@ -26,7 +25,7 @@ def main() -> None:
 
     run = Run(arguments.run)
     config: Config = run.config()
-    log = open_log(run.log_url(config))
+    log = run.open_log(config)
     loader = Loader(Store(run.lake), SET_NAME, config.trainer.tokens_per_micro_step)
     backend = make_backend(config, run.weights(0))
     trainer = StreamingTrainer(

@@ -42,12 +42,11 @@ async def _serve(arguments: argparse.Namespace) -> None:
     from ingest.proxy.calls import Limits
     from ingest.proxy.rendering import Renderer
     from lake.layout import Run
-    from lake.log import open_log
 
     _refuse_open_address(arguments.host)
     run = Run(arguments.run)
     config = run.config()
-    log = open_log(run.log_url(config))
+    log = run.open_log(config)
     renderer = Renderer.load(run.weights(0))
     engine = EngineClient(arguments.engine, vocab_size=renderer.vocab_size)
     limits = Limits(

@@ -22,7 +22,7 @@ from ingest.proxy.parsing import Parsed, parse
 from ingest.proxy.prompting import Prompt, make_prompt
 from ingest.proxy.rendering import Renderer
 from lake.events import EventError, ModelCalled, ToolCalled, ids_to_bytes, logprobs_to_bytes
-from lake.wire import RECORD_BYTES_MAX
+from lake.wire import EVENT_BYTES_MAX
 
 if TYPE_CHECKING:
     from ingest.proxy.calls import Call
@@ -159,10 +159,10 @@ class Execution:
         arrays = 4 * (event.n_context + 2 * event.n_output)
         try:
             event.check()
-            if arrays > RECORD_BYTES_MAX - RECORD_ROOM:
+            if arrays > EVENT_BYTES_MAX - RECORD_ROOM:
                 raise EventError(
-                    f"{event.event_id}: {arrays} bytes of ids and log-probabilities, a record holds "
-                    f"{RECORD_BYTES_MAX - RECORD_ROOM}; shorten the messages that are new in one call"
+                    f"{event.event_id}: {arrays} bytes of ids and log-probabilities, an event holds "
+                    f"{EVENT_BYTES_MAX - RECORD_ROOM}; shorten the messages that are new in one call"
                 )
         except EventError as error:
             raise Rejected(502, "call_not_recordable", str(error)) from error

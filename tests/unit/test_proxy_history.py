@@ -342,7 +342,8 @@ def test_an_answer_that_cannot_be_trusted_takes_no_id(driven):
     assert driven.event.call_id == 1
 
 
-def test_a_record_too_large_is_refused_by_name(driven):
-    with pytest.raises(Rejected, match="bytes of ids and log-probabilities, a record holds"):
+def test_an_event_too_large_is_refused_by_name(driven, monkeypatch):
+    monkeypatch.setattr("ingest.proxy.execution.EVENT_BYTES_MAX", 1 << 20)
+    with pytest.raises(Rejected, match="bytes of ids and log-probabilities, an event holds"):
         driven.ask([user("u")], [1] * 140_000)
     assert driven.execution.calls == 0
