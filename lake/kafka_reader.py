@@ -22,11 +22,15 @@ PROBE_S = 1.0
 APPENDED_US = "appended_us"  # header of a restored record: when the log that was lost stamped it
 
 
+def _number(header: bytes) -> int | None:
+    """The whole number in a header; None for anything else, also for one of more than 64 bits."""
+    return int(header) if header.isdigit() and len(header) <= 18 else None
+
+
 def _record(prefix: str, message: Any) -> Record:
     """The record of a message, also of one that another program wrote: `decode` refuses that later."""
     headers = {name: value or b"" for name, value in message.headers}
-    schema = headers.get("schema", b"")
-    appended = headers.get(APPENDED_US, b"")
+    appended_us = _number(headers.get(APPENDED_US, b""))
     return Record(
         topic=message.topic.removeprefix(prefix + "."),
         partition=message.partition,
@@ -34,11 +38,11 @@ def _record(prefix: str, message: Any) -> Record:
         key=(message.key or b"").decode(errors="replace"),
         headers=Headers(
             type=headers.get("type", b"").decode(errors="replace"),
-            schema=int(schema) if schema.isdigit() else 0,
+            schema=_number(headers.get("schema", b"")) or 0,
             event_id=headers.get("event_id", b"").decode(errors="replace"),
         ),
         value=message.value or b"",
-        appended_us=int(appended) if appended.isdigit() else 1000 * message.timestamp,
+        appended_us=1000 * message.timestamp if appended_us is None else appended_us,
     )
 
 

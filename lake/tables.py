@@ -28,7 +28,9 @@ HEAD = (
     pa.field("log_partition", pa.int32()),
     pa.field("log_offset", pa.int64()),
     pa.field("appended_us", pa.int64()),
+    pa.field("schema", pa.int32()),  # of the wire form; null in rows that were written before it was kept
 )
+INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 SPAN = pa.struct([("version", pa.int64()), ("start", pa.int32()), ("end", pa.int32())])
 BYTES_AS = {  # what the bytes of a field hold; anything else stays binary
     "context_ids": pa.list_(pa.int32()),
@@ -112,6 +114,7 @@ def to_table(topic: str, pairs: Sequence[tuple[Record, Event]]) -> pa.Table:
         "log_partition": [r.partition for r, _ in pairs],
         "log_offset": [r.offset for r, _ in pairs],
         "appended_us": [r.appended_us for r, _ in pairs],
+        "schema": [r.headers.schema for r, _ in pairs],
     }
     counted = COUNTED.get(topic, {})
     columns = []
@@ -138,7 +141,7 @@ def to_dead_letters(refused: Sequence[tuple[Record, str]]) -> pa.Table:
             "key": r.key,
             "event_id": r.headers.event_id,
             "type": r.headers.type,
-            "schema": r.headers.schema,
+            "schema": min(max(r.headers.schema, INT32_MIN), INT32_MAX),  # the reason says the number itself
             "value": r.value,
             "reason": reason,
         }
