@@ -75,9 +75,7 @@ def test_the_lanes_of_a_killed_member_move_after_its_session(group: Group) -> No
     first, second = group.start(), group.start()
     until(lambda: shared(first, second))
     first.kill()
-    began = time.monotonic()
     until(lambda: second.lanes == ALL)
-    assert time.monotonic() - began > SESSION_S / 2, "not before the broker could know"
 
 
 def test_a_static_member_that_comes_back_has_its_lanes_again_and_nobody_notices(group: Group) -> None:
@@ -151,8 +149,9 @@ def test_positions_are_mirrored_for_lag_tools(log: KafkaLog, caplog: pytest.LogC
     until(lambda: mirrored() == {("tools", 0): 1, ("calls", 3): 7, ("policy", 0): 2})
     admin.close()
     members.close()
+    with pytest.raises(LogError, match="closed; open it again"):
+        members.lanes()
     with caplog.at_level(logging.WARNING, "headrace.members"):
-        members.mirror({("tools", 0): 2})
         members._mirrored(None, TimeoutError())
     assert "lag tools are behind: TimeoutError" in caplog.text
 
