@@ -3,38 +3,36 @@
     new event rows -> open groups -> `group_state` says complete -> derive -> sets/NAME/* -> group.ready
 
 A derived table is a function of the event rows, the parameters and the seed: the same log gives the
-same rows.  A group is written to each table at most once; after a crash between two tables the
-groups that a table already has are left out there.  Which scores count is written down before the
-first row, so that a worker that starts again derives and announces the same, whatever came since.
+same rows.  Which scores of a group count is written down first (`sets/NAME/derivations`), so that a
+worker that starts again, or takes over, derives and announces the same, whatever came since.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import duckdb
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ingest.derived import OUTPUTS, DerivedSet, of_groups
+from ingest.open_groups import STATE_TOPICS, OpenGroups
 from lake.config import Admission
 from lake.digest import table_digest
 from lake.events import GroupReady
 from lake.log import Partition, partition_of
 from lake.models import Models, Params
-from lake.store import Store, Table
+from lake.store import Store
 from lake.tables import BYTES_AS, DEAD_LETTERS, SCHEMAS
-
-OUTPUTS = ("nodes", "admitted", "segments", "trees", "weights")
-"""The derived tables that are kept; `weights` is written last: who is there is whole."""
 
 TRAINED = ("segments", "trees", "weights")
 """What a trainer reads of a group; `group.ready` carries the digest of these."""
 
-STATE_TOPICS = ("calls", "executions", "scores", "groups")
-RECENT_BYTES_MAX = 256 << 20
-"""Call rows of open groups held in memory; beyond it they are read again from the lake."""
+HELD_BYTES_MAX = 128 << 20
+"""Token rows of open groups held in memory; of a group beyond it they are read from the lake, once."""
+TOKENS_AT_ONCE = 8_000_000
+"""Of the groups derived together: bounds the memory of a derivation."""
 
 
 def params_of(admission: Admission, set_name: str = "default") -> Params:
@@ -42,22 +40,6 @@ def params_of(admission: Admission, set_name: str = "default") -> Params:
     return Params(
         set_name=set_name, j_max=admission.j_max, seed=admission.seed, advantage=admission.advantage
     )
-
-
-def of_groups(table: pa.Table, groups: Sequence[str]) -> pa.Table:
-    """The rows of these groups."""
-    return table.filter(pc.is_in(table["group_id"], value_set=pa.array(groups, pa.string())))
-
-
-def narrow(topic: str, rows: pa.Table) -> pa.Table:
-    """The rows without their token lists (null instead): enough to tell what is complete."""
-    for name in BYTES_AS:
-        if topic == "calls":
-            at = rows.schema.get_field_index(name)
-            rows = rows.set_column(
-                at, rows.schema.field(at), pa.nulls(rows.num_rows, rows.schema.field(at).type)
-            )
-    return rows
 
 
 def run_models(
@@ -88,170 +70,131 @@ def digest_of_group(derived: Mapping[str, pa.Table], group: str) -> str:
     return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
-class SetDiffers(ValueError):
-    """A derived set of that name was made with other parameters."""
-
-
-class DerivedSet:
-    """The kept tables of one set of parameters, and those parameters beside them.
-
-    Raises SetDiffers where the set lies there with other parameters.
-    """
-
-    def __init__(self, store: Store, params: Params) -> None:
-        self.params = params
-        self._store, self._folder = store, f"sets/{params.set_name}"
-        self._pin()
-        self._tables: dict[str, Table] = {}
-        self._have: dict[str, set[str]] = {}
-        for output in OUTPUTS:
-            table = store.existing(f"{self._folder}/{output}")
-            if table is not None:
-                self._tables[output] = table
-                self._have[output] = set(table.read(columns=["group_id"])["group_id"].unique().to_pylist())
-
-    def _pin(self) -> None:
-        """The first writer of a set fixes its parameters."""
-        wanted = msgspec.json.encode(self.params)
-        found = self._store.read_file(f"{self._folder}/params.json")
-        if found is None:
-            self._store.write_file(f"{self._folder}/params.json", wanted)
-        elif found != wanted:
-            raise SetDiffers(
-                f"{self._store.root}/{self._folder} was made with {found.decode()}, not {wanted.decode()}; "
-                "give the set another name"
-            )
-
-    def intents(self) -> dict[str, int]:
-        """group -> the end of the scores that it is (or was last) derived with."""
-        found = self._store.read_file(f"{self._folder}/intents.json")
-        return msgspec.json.decode(found or b"{}", type=dict[str, int])
-
-    def intend(self, scores_end: Mapping[str, int]) -> None:
-        """Write down, before any row, which scores count."""
-        self._store.write_file(f"{self._folder}/intents.json", msgspec.json.encode(scores_end))
-
-    def whole(self) -> set[str]:
-        """The groups that every table of the set has."""
-        return set.intersection(*(self._have.get(output, set()) for output in OUTPUTS))
-
-    def append(self, derived: Mapping[str, pa.Table], groups: Sequence[str]) -> None:
-        """Write the rows of these groups; a group that a table has is left as it is."""
-        for output in OUTPUTS:
-            if output not in self._tables:
-                schema = derived[output].schema
-                self._tables[output] = self._store.table(f"{self._folder}/{output}", schema)
-                self._have[output] = set()
-            new = [g for g in groups if g not in self._have[output]]
-            self._tables[output].append(of_groups(derived[output], new))
-            self._have[output].update(new)
-
-
 class Materialiser:
-    """Finds complete groups and writes their derived tables.
+    """Finds complete groups of its lanes and writes their derived tables.
 
-    Holds the narrow event rows of open groups, and their call rows up to RECENT_BYTES_MAX bytes.
+    Holds the event rows of open groups (see `ingest.open_groups`).
     """
 
-    def __init__(self, store: Store, models: Models, params: Params, score_partitions: int) -> None:
-        self._models, self._params, self._score_partitions = models, params, score_partitions
+    def __init__(
+        self,
+        store: Store,
+        models: Models,
+        params: Params,
+        partitions: int,
+        *,
+        lanes: Iterable[int] | None = None,
+        held_bytes_max: int = HELD_BYTES_MAX,
+    ) -> None:
+        self._models, self._params, self._partitions = models, params, partitions
+        self._lanes = frozenset(range(partitions) if lanes is None else lanes)
         self._events = {t: store.table(f"events/{t}", SCHEMAS[t]) for t in STATE_TOPICS}
-        self._set = DerivedSet(store, params)
-        self._intents = self._set.intents()  # of a worker before this one
-        self._state: dict[str, pa.Table] = {}
-        self._recent: list[pa.Table] = []
-        self._recent_bytes, self._recent_whole = 0, True
-        self._restore()
+        self.open = OpenGroups(held_bytes_max)
+        opened = self._restore()
+        self._set = DerivedSet(store, params, opened, self._lanes)
+        self._ends = self._set.derivations(opened)  # of a worker before this one
 
-    def _restore(self) -> None:
-        groups = self._events["groups"].read(columns=["group_id", "type"])
-        kinds = groups["type"]
-        done = groups.filter(pc.equal(kinds, "group.ready"))["group_id"]
-        opened = groups.filter(pc.equal(kinds, "group.dispatched"))["group_id"]
-        self._open = set(opened.to_pylist()) - set(done.to_pylist())
-        for topic in STATE_TOPICS:
+    def _restore(self) -> list[str]:
+        """Take in what the lake has of groups that are not ready; their ids."""
+        groups = self._events["groups"].read(columns=["group_id", "type", "log_partition"])
+        groups = groups.filter(pc.is_in(groups["log_partition"], pa.array(sorted(self._lanes), pa.int32())))
+        done = groups.filter(pc.equal(groups["type"], "group.ready"))["group_id"]
+        opened = groups.filter(pc.equal(groups["type"], "group.dispatched"))["group_id"]
+        ids = sorted(set(opened.to_pylist()) - set(done.to_pylist()))
+        for topic in STATE_TOPICS if ids else ():
             names = [n for n in SCHEMAS[topic].names if topic != "calls" or n not in BYTES_AS]
-            rows = self._events[topic].read(sorted(self._open), names)
+            rows = self._events[topic].read(ids, names)
             for field in SCHEMAS[topic]:
                 if field.name not in names:
                     rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
-            self._state[topic] = rows.select(SCHEMAS[topic].names)
-        self._recent_whole = self._state["calls"].num_rows == 0
+            self.open.add(topic, rows.select(SCHEMAS[topic].names), tokens=False)
+        return ids
 
     def add(self, new: Mapping[str, pa.Table]) -> None:
         """Take in newly committed event rows (topic -> rows)."""
         for topic in STATE_TOPICS:
-            rows = new.get(topic)
-            if rows is None or not rows.num_rows:
-                continue
-            if topic == "groups":
-                kinds, ids = rows["type"].to_pylist(), rows["group_id"].to_pylist()
-                self._open |= {g for g, k in zip(ids, kinds, strict=True) if k == "group.dispatched"}
-                self._open -= {g for g, k in zip(ids, kinds, strict=True) if k == "group.ready"}
-            self._state[topic] = pa.concat_tables([self._state[topic], narrow(topic, rows)])
-            if topic == "calls":
-                self._remember(rows)
-
-    def _remember(self, rows: pa.Table) -> None:
-        if self._recent_bytes + rows.nbytes > RECENT_BYTES_MAX:
-            self._recent, self._recent_bytes, self._recent_whole = [], 0, False
-        if self._recent_whole:
-            self._recent.append(rows)
-            self._recent_bytes += rows.nbytes
+            if topic in new:
+                self.open.add(topic, new[topic])
 
     def complete(self) -> list[str]:
-        """Open groups that wait for nothing more, in order of their ids."""
-        if not self._open:
+        """Open groups with new rows that wait for nothing more, in order of their ids."""
+        groups = self.open.candidates()
+        if not groups:
             return []
-        state = run_models(self._models, self._state, ["group_state"], self._params)["group_state"]
-        found = state.filter(state["complete"])["group_id"].to_pylist()
-        return sorted(g for g in found if g in self._open)
-
-    def _calls(self, groups: Sequence[str]) -> pa.Table:
-        if self._recent_whole:
-            return of_groups(pa.concat_tables([SCHEMAS["calls"].empty_table(), *self._recent]), groups)
-        self._events["calls"].refresh()
-        return self._events["calls"].read(groups)
+        events = {topic: self.open.rows(topic, groups) for topic in STATE_TOPICS}
+        state = run_models(self._models, events, ["group_state"], self._params)["group_state"]
+        found: list[str] = state.filter(state["complete"])["group_id"].to_pylist()
+        return sorted(found)
 
     def derive(self, groups: Sequence[str], positions: Mapping[Partition, int]) -> list[GroupReady]:
         """Write the derived tables of complete groups; the events that announce them.
 
-        positions   where the event tables stand in the log: it fixes which scores were counted
-        """
-        now = {g: positions["scores", partition_of(g, self._score_partitions)] for g in groups}
-        ends = {g: self._intents.get(g, end) for g, end in now.items()}
-        events = {t: of_groups(self._state[t], groups) for t in STATE_TOPICS if t != "calls"}
-        events["calls"] = self._calls(groups)
-        for group in self._intents.keys() & now.keys():
-            events["scores"] = _scores_before(events["scores"], group, ends[group])
-        self._set.intend(ends)
-        derived = run_models(self._models, events, OUTPUTS, self._params)
-        self._set.append(derived, groups)
-        announced = []
-        for group in groups:
-            weights = of_groups(derived["weights"], [group])
-            trees = of_groups(derived["trees"], [group])
-            announced.append(
-                GroupReady(
-                    time_us=0,
-                    group_id=group,
-                    set_name=self._params.set_name,
-                    scores_end=ends[group],
-                    tokens=pc.sum(pc.list_value_length(trees["token_ids"])).as_py() or 0,
-                    targets=pc.sum(weights["n_targets"]).as_py() or 0,
-                    executions_valid=pc.sum(weights["valid"]).as_py() or 0,
-                    digest=digest_of_group(derived, group),
-                )
-            )
-        self._forget(groups)
-        return announced
+        positions   where the event tables stand in the log: it fixes which scores count
 
-    def _forget(self, groups: Sequence[str]) -> None:
-        """Closed groups leave the memory."""
-        self._open -= set(groups)
-        keep = sorted(self._open)
-        self._state = {t: of_groups(rows, keep).combine_chunks() for t, rows in self._state.items()}
-        self._recent = [part for rows in self._recent if (part := of_groups(rows, keep)).num_rows]
-        self._recent_bytes = sum(rows.nbytes for rows in self._recent)
-        if not self._open:
-            self._recent_whole = True
+        May be called again with the same groups after it raised; nothing is written twice.  The
+        groups stay open until `announced`.
+        """
+        now = {g: positions["scores", self._lane(g)] for g in groups}
+        self._ends |= self._set.claim({g: end for g, end in now.items() if g not in self._ends}, self._lane)
+        ready = []
+        for part in self._portions(groups):
+            ready += self._derive(part, {g for g in part if self._ends[g] < now[g]})
+        return ready
+
+    def announced(self, groups: Sequence[str]) -> None:
+        """The log has their `group.ready`: they leave the memory."""
+        self.open.close(groups)
+        for group in groups:
+            self._ends.pop(group, None)
+        self._set.forget(groups)
+
+    def _lane(self, group: str) -> int:
+        return partition_of(group, self._partitions)
+
+    def _portions(self, groups: Sequence[str]) -> Iterator[list[str]]:
+        """The groups in portions of about TOKENS_AT_ONCE tokens."""
+        portion: list[str] = []
+        tokens = 0
+        for group in groups:
+            calls = self.open.rows("calls", [group])
+            own = sum(pc.sum(calls[name]).as_py() or 0 for name in ("n_context", "n_output"))
+            if portion and tokens + own > TOKENS_AT_ONCE:
+                yield portion
+                portion, tokens = [], 0
+            portion.append(group)
+            tokens += own
+        if portion:
+            yield portion
+
+    def _calls(self, groups: Sequence[str]) -> pa.Table:
+        """Their call rows with tokens, from memory or, once, from the lake."""
+        here = [g for g in groups if self.open.whole(g)]
+        there = [g for g in groups if not self.open.whole(g)]
+        parts = [self.open.rows("calls", here)]
+        if there:
+            self._events["calls"].refresh()
+            parts.append(self._events["calls"].read(there))
+        return pa.concat_tables(parts)
+
+    def _derive(self, groups: Sequence[str], had_later_scores: set[str]) -> list[GroupReady]:
+        events = {t: self.open.rows(t, groups) for t in STATE_TOPICS if t != "calls"}
+        events["calls"] = self._calls(groups)
+        for group in had_later_scores:
+            events["scores"] = _scores_before(events["scores"], group, self._ends[group])
+        derived = run_models(self._models, events, OUTPUTS, self._params)
+        self._set.append(derived, groups, self._lane)
+        return [self._ready(group, derived) for group in groups]
+
+    def _ready(self, group: str, derived: Mapping[str, pa.Table]) -> GroupReady:
+        weights = of_groups(derived["weights"], [group])
+        trees = of_groups(derived["trees"], [group])
+        return GroupReady(
+            time_us=0,
+            group_id=group,
+            set_name=self._params.set_name,
+            scores_end=self._ends[group],
+            tokens=pc.sum(pc.list_value_length(trees["token_ids"])).as_py() or 0,
+            targets=pc.sum(weights["n_targets"]).as_py() or 0,
+            executions_valid=pc.sum(weights["valid"]).as_py() or 0,
+            digest=digest_of_group(derived, group),
+        )

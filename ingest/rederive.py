@@ -6,7 +6,9 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ingest.materialise import OUTPUTS, STATE_TOPICS, DerivedSet, params_of, run_models
+from ingest.derived import OUTPUTS, DerivedSet
+from ingest.materialise import params_of, run_models
+from ingest.open_groups import STATE_TOPICS
 from ingest.tables import copy_all
 from lake.config import Admission
 from lake.layout import Run

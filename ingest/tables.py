@@ -10,21 +10,29 @@ commit; a dead letter whose topic was not committed yet is recognised by the off
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from ingest.lanes import partitions_of
 from lake.events import TOPICS, Event, EventError
-from lake.log import Log, LogUnavailable, Partition, Record
+from lake.log import Log, LogUnavailable, Partition, Reader, Record
+from lake.metrics import worker_metrics
 from lake.store import Store, Table
 from lake.tables import DEAD_LETTERS, SCHEMAS, to_dead_letters, to_table
-from lake.wire import decode
+from lake.wire import event_of
 
-SEEN_MAX = 1_000_000
-"""Event ids remembered to drop repeats: a producer repeats itself within moments of a crash."""
+SEEN_MAX = 250_000
+"""Event ids remembered a topic to drop repeats: a producer repeats itself within moments of a crash."""
 READ_WAIT_S = 30.0
 """A log that holds more answers a read in milliseconds; a broker that changes leaders in seconds."""
+RECORD_BYTES = 500
+"""What a record takes in memory beside its value, about."""
+COMMITS_AT_ONCE = 4
+"""Topics committed at the same time: a commit waits for the disk more than it works."""
 
 
 def app_id(topic: str, partition: int) -> str:
@@ -33,42 +41,46 @@ def app_id(topic: str, partition: int) -> str:
 
 
 class Seen:
-    """The newest event ids, bounded: `first(id)` is True once an id."""
+    """The newest event ids, from `maximum` to twice as many."""
 
     def __init__(self, ids: Iterable[str], maximum: int = SEEN_MAX) -> None:
-        self._ids: OrderedDict[str, None] = OrderedDict()
+        self._new: set[str] = set()
+        self._old: set[str] = set()
         self._maximum = maximum
-        for event_id in ids:
-            self.first(event_id)
+        self.add(ids)
 
-    def first(self, event_id: str) -> bool:
-        if event_id in self._ids:
-            return False
-        self._ids[event_id] = None
-        if len(self._ids) > self._maximum:
-            self._ids.popitem(last=False)
-        return True
+    def __contains__(self, event_id: str) -> bool:
+        return event_id in self._new or event_id in self._old
+
+    def add(self, ids: Iterable[str]) -> None:
+        self._new.update(ids)
+        if len(self._new) >= self._maximum:
+            self._old, self._new = self._new, set()
 
 
 class EventTables:
-    """Writes the event tables of one log into one lake.
+    """Writes the event tables of some lanes of one log into one lake.
 
-    Guarantees: an event is in its table once however often it is read or was appended; a record
-    that does not decode is in `dead_letters` once and stops nothing; a second writer of the same
-    partitions is refused with `Fenced`, never mixed in.
+    Guarantees: an event is in its table once however often it is read or was appended (within SEEN_MAX
+    events; the SQL drops repeats at any distance); a record that does not decode is in `dead_letters`
+    once and stops nothing; a second writer of the same partitions is refused with `Fenced`, never mixed
+    in.
     """
 
-    def __init__(self, log: Log, store: Store, topics: Sequence[str] = TOPICS) -> None:
-        self.topics = tuple(topics)
-        self._tables: dict[str, Table] = {t: store.table(f"events/{t}", SCHEMAS[t]) for t in self.topics}
-        self._dead = store.table("events/dead_letters", DEAD_LETTERS)
-        self._partitions = [(t, p) for t in self.topics for p in range(log.partitions(t))]
+    def __init__(self, log: Log, store: Store, lanes: Iterable[int] | None = None) -> None:
+        """`lanes` None: all of them."""
+        self._blobs = log.blobs
+        self._partitions = partitions_of(range(log.partitions("calls")) if lanes is None else lanes)
+        self._tables: dict[str, Table] = {t: store.table(f"events/{t}", SCHEMAS[t]) for t in TOPICS}
+        self._dead = {t: store.table("events/dead_letters", DEAD_LETTERS) for t in TOPICS}
         self._offsets = {(t, p): self._tables[t].offset(app_id(t, p)) for t, p in self._partitions}
-        self._seen = {t: Seen(self._newest_ids(t)) for t in self.topics}
+        self._dead_offsets = {(t, p): self._dead[t].offset(app_id(t, p)) for t, p in self._partitions}
+        self._seen = {t: Seen(self._newest_ids(t)) for t in {t for t, _ in self._partitions}}
+        self._new: dict[str, list[pa.Table]] = {}
+        self._metrics = worker_metrics()
 
     def _newest_ids(self, topic: str) -> list[str]:
-        table = self._tables[topic].read(columns=["event_id"])
-        ids: list[str] = table["event_id"].slice(max(0, table.num_rows - SEEN_MAX)).to_pylist()
+        ids: list[str] = self._tables[topic].tail(["event_id"], SEEN_MAX)["event_id"].to_pylist()
         return ids
 
     def positions(self) -> dict[Partition, int]:
@@ -81,72 +93,123 @@ class EventTables:
     def commit(self, records: Sequence[Record]) -> dict[str, pa.Table]:
         """Write records (in offset order within a partition); the new rows of each topic.
 
-        Durable when it returns.  Raises Fenced for a zombie writer.
+        Durable when it returns.  Raises Fenced for a zombie writer, StoreFull and StoreUnavailable where
+        the lake takes nothing now: call it again with the same records, and what was written already is
+        left out of the tables and yet in the answer.
         """
         by_topic: dict[str, list[Record]] = {}
         for record in records:
             by_topic.setdefault(record.topic, []).append(record)
-        return {topic: self._commit_topic(topic, part) for topic, part in by_topic.items()}
+        if "groups" in by_topic:  # first: whoever reads an event of a group then finds the group
+            self._commit_topic("groups", by_topic.pop("groups"))
+        with ThreadPoolExecutor(COMMITS_AT_ONCE) as pool:
+            list(pool.map(self._commit_topic, by_topic, by_topic.values()))
+        new, self._new = self._new, {}
+        return {topic: pa.concat_tables(tables) for topic, tables in new.items()}
 
-    def _commit_topic(self, topic: str, records: Sequence[Record]) -> pa.Table:
+    def _commit_topic(self, topic: str, records: Sequence[Record]) -> None:
+        began = time.perf_counter()
         fresh = [r for r in records if r.offset >= (self._offsets[topic, r.partition] or 0)]
-        good: list[tuple[Record, Event]] = []
-        refused: list[tuple[Record, str]] = []
-        for record in fresh:
-            try:
-                event = decode(record.headers, record.value)
-                if topic != event.TOPIC:
-                    raise EventError(f"{record.headers.event_id}: {event.TYPE} does not belong into {topic}")
-            except EventError as error:
-                refused.append((record, str(error)))
-                continue
-            if self._seen[topic].first(record.headers.event_id):
-                good.append((record, event))
+        if not fresh:
+            return
+        good, refused = self._decoded(topic, fresh)
+        self._bury(topic, refused)
         rows = to_table(topic, good)
         ends = {r.partition: r.offset + 1 for r in fresh}
-        if not ends:
-            return rows
-        self._bury(topic, refused)
         self._tables[topic].append(
             rows,
             {app_id(topic, p): end for p, end in ends.items()},
             {app_id(topic, p): self._offsets[topic, p] for p in ends},
         )
-        for p, end in ends.items():
-            self._offsets[topic, p] = end
-        return rows
+        self._offsets |= {(topic, p): end for p, end in ends.items()}
+        self._seen[topic].add(r.headers.event_id for r, _ in good)
+        self._new.setdefault(topic, []).append(rows)
+        tokens = 0
+        if topic == "calls":
+            tokens = sum(pc.sum(rows[n]).as_py() or 0 for n in ("n_context", "n_output"))
+        self._metrics.committed(
+            topic,
+            seconds=time.perf_counter() - began,
+            rows=rows.num_rows,
+            size_bytes=sum(len(r.value) for r in fresh),
+            tokens=tokens,
+        )
+
+    def _decoded(
+        self, topic: str, records: Sequence[Record]
+    ) -> tuple[list[tuple[Record, Event]], list[tuple[Record, str]]]:
+        """The new events, and the records that are none with the reason."""
+        good: dict[str, tuple[Record, Event]] = {}
+        refused: list[tuple[Record, str]] = []
+        seen, repeats = self._seen[topic], 0
+        for record in records:
+            try:
+                event = event_of(record, self._blobs)
+            except EventError as error:
+                refused.append((record, str(error)))
+                continue
+            if event is None:  # a gap: nothing happened
+                continue
+            event_id = record.headers.event_id
+            if event_id in seen or event_id in good:
+                repeats += 1
+            else:
+                good[event_id] = (record, event)
+        if repeats:
+            self._metrics.duplicates(topic, repeats)
+        return list(good.values()), refused
 
     def _bury(self, topic: str, refused: Sequence[tuple[Record, str]]) -> None:
         """Dead letters go first: a crash before the topic's commit finds them by their offset."""
-        new = [
-            (r, why) for r, why in refused if r.offset >= (self._dead.offset(app_id(topic, r.partition)) or 0)
-        ]
+        stand = self._dead_offsets
+        new = [(r, why) for r, why in refused if r.offset >= (stand[topic, r.partition] or 0)]
         if new:
-            ends = {app_id(topic, r.partition): r.offset + 1 for r, _ in new}
-            self._dead.append(to_dead_letters(new), ends)
+            ends = {r.partition: r.offset + 1 for r, _ in new}
+            self._dead[topic].append(
+                to_dead_letters(new),
+                {app_id(topic, p): end for p, end in ends.items()},
+                {app_id(topic, p): stand[topic, p] for p in ends},
+            )
+            stand |= {(topic, p): end for p, end in ends.items()}
+            self._metrics.dead_letters(topic, len(new))
 
 
-def copy_all(log: Log, store: Store, *, records_max: int = 20_000) -> EventTables:
+def read_to(reader: Reader, ends: Mapping[Partition, int], records_max: int) -> Iterator[list[Record]]:
+    """What a reader gives until it stands at `ends` or beyond.
+
+    Raises LogUnavailable where records that the log says it has do not come.
+    """
+    while any(reader.positions()[p] < end for p, end in ends.items()):
+        before = reader.positions()
+        more = reader.poll(READ_WAIT_S, records_max)
+        if not more and reader.positions() == before:
+            raise LogUnavailable(
+                f"the log gave nothing in {READ_WAIT_S:g} s before its end {dict(ends)}, "
+                f"reading from {before}; check the broker and run again"
+            )
+        yield more
+
+
+def copy_all(
+    log: Log, store: Store, *, lanes: Iterable[int] | None = None, batch_bytes: int = 32 << 20
+) -> EventTables:
     """Write every event that the log holds now, and return: the whole lake from the log alone.
 
     Raises LogUnavailable when the log stops answering.
     """
-    tables = EventTables(log, store)
-    ends = {(t, p): end for t in tables.topics for p, end in log.end_offsets(t).items()}
-    reader = log.reader(tables.positions())
+    tables = EventTables(log, store, lanes)
+    positions = tables.positions()
+    ends = {(t, p): e for t in TOPICS for p, e in log.end_offsets(t).items() if (t, p) in positions}
+    reader = log.reader(positions)
     try:
         pending: list[Record] = []
-        while any(reader.positions()[p] < end for p, end in ends.items()):
-            more = reader.poll(READ_WAIT_S, records_max)
-            if not more:
-                raise LogUnavailable(
-                    f"the log gave nothing in {READ_WAIT_S:g} s before its end {ends}, "
-                    f"reading from {reader.positions()}; check the broker and run again"
-                )
-            pending += more
-            if len(pending) >= records_max:
+        size = 0
+        for records in read_to(reader, ends, 20_000):
+            pending += records
+            size += sum(len(r.value) + RECORD_BYTES for r in records)
+            if size >= batch_bytes:
                 tables.commit(pending)
-                pending = []
+                pending, size = [], 0
         tables.commit(pending)
     finally:
         reader.close()

@@ -1,14 +1,17 @@
 """The ingest worker: log -> event tables -> derived tables -> group.ready.
 
-    python -m ingest.worker --run RUN
+    python -m ingest.worker --run RUN                      the only one, or a member of the group on Kafka
+    python -m ingest.worker --run RUN --index 1 --of 2     one of several of one command
 
-Stop it or kill it at any point and start it again: it goes on where the lake stands.  SIGTERM lets
-it read the log to its end first.
+Stop it or kill it at any point and start it again: it goes on where the lake stands.  On Kafka workers
+come and go: lanes move with the consumer group, and one that wakes up too late is refused by the lake.
+SIGTERM lets it read the log to its end first.
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -17,70 +20,228 @@ from types import FrameType
 
 import msgspec
 
-from ingest.materialise import Materialiser, params_of
-from ingest.tables import EventTables
+from ingest.lanes import FixedLanes, GroupLanes, Lanes
+from ingest.materialise import HELD_BYTES_MAX, Materialiser, params_of
+from ingest.tables import RECORD_BYTES, EventTables, read_to
 from lake.config import Config
-from lake.events import Event
+from lake.events import Event, GroupReady
 from lake.layout import Run
-from lake.log import Log, Reader, Record, now_us, open_log
+from lake.log import Log, LogUnavailable, Partition, Reader, Record, now_us
+from lake.metrics import serve, worker_metrics
 from lake.models import Models
-from lake.store import Store
+from lake.store import Fenced, Store, StoreFull, StoreUnavailable
 
-POLL_S = 0.1
+POLL_S = 0.05
 BATCH_BYTES_MAX = 32 << 20
+READ_BYTES_MAX = 2 * BATCH_BYTES_MAX
+"""Of records read and not committed: beyond it nothing is read until the lake takes some."""
+LAG_EVERY_S = 2.0
+RETRY_S_MIN, RETRY_S_MAX = 0.2, 10.0
+
+logger = logging.getLogger("headrace.worker")
 
 
 class Worker:
-    """One worker over all partitions: `step` reads, commits and derives once."""
+    """One worker: `step` reads, commits and derives once, for the lanes that it owns then."""
 
     def __init__(
-        self, log: Log, store: Store, config: Config, clock: Callable[[], float] = time.monotonic
+        self,
+        log: Log,
+        store: Store,
+        config: Config,
+        lanes: Lanes | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        held_bytes_max: int = HELD_BYTES_MAX,
     ) -> None:
-        self._log, self._clock, self._every_s = log, clock, config.commit_every_s
-        self._tables = EventTables(log, store)
-        self._materialiser = Materialiser(
-            store, Models.load(), params_of(config.admission), log.partitions("scores")
-        )
-        self._reader: Reader = log.reader(self._tables.positions())
+        self._log, self._store, self._config, self._clock = log, store, config, clock
+        self._held_bytes_max = held_bytes_max
+        self._models = Models.load()
+        self._lanes = lanes or FixedLanes(0, 1, log.partitions("calls"))
+        self._metrics = worker_metrics()
+        self._readers: list[Reader] = []
+        self._retry_s, self._retry_at = RETRY_S_MIN, 0.0
+        self._lag_at = 0.0
+        self._open(self._lanes.owned())
+
+    # ------------------------------------------------------------------------------------- lanes
+    def _open(self, owned: frozenset[int]) -> None:
+        """Begin with these lanes where the lake stands; what was read and not committed is read again."""
+        self.owned = owned
+        for reader in self._readers:
+            reader.close()
+        self._readers = []
         self._pending: list[Record] = []
         self._pending_bytes = 0
         self._since: float | None = None
-        self._announce(self._materialiser.complete())
+        self._ready: list[GroupReady] = []  # derived, and not in the log yet
+        self._tables = EventTables(self._log, self._store, owned)
+        partitions = self._log.partitions("groups")
+        self._materialiser = Materialiser(
+            self._store, self._models, params_of(self._config.admission), partitions,
+            lanes=owned, held_bytes_max=self._held_bytes_max,
+        )  # fmt: skip
+        positions = self._tables.positions()
+        groups = {p: at for p, at in positions.items() if p[0] == "groups"}
+        self._groups = self._log.reader(groups)
+        self._readers.append(self._groups)
+        self._reader = self._log.reader({p: at for p, at in positions.items() if p not in groups})
+        self._readers.append(self._reader)
+        self._metrics.lanes.set(len(owned))
+        logger.info("lanes %s from %s", sorted(owned), positions)
 
-    def _announce(self, groups: Sequence[str]) -> None:
-        if groups:
-            ready = self._materialiser.derive(groups, self._tables.positions())
-            events: list[Event] = [msgspec.structs.replace(e, time_us=now_us()) for e in ready]
-            self._log.append(events)
+    def _look_at_lanes(self) -> None:
+        owned = self._lanes.owned()
+        if owned != self.owned:
+            self._metrics.rebalances.inc()
+            self._open(owned)
 
+    # ------------------------------------------------------------------------------------- a step
     def step(self, wait_s: float = POLL_S, *, flush: bool = False) -> bool:
-        """Read for at most `wait_s`; commit when a batch is due (or `flush`); whether it read anything."""
-        records = self._reader.poll(wait_s)
+        """Read for about `wait_s`; commit when a batch is due (or `flush`); whether it read anything.
+
+        What hinders it for now (a full disk, a store or a log that does not answer) is logged, and
+        tried again later.  Raises Fenced where another worker has taken lanes that are ours for ever.
+        """
+        try:
+            self._look_at_lanes()
+            if self._clock() < self._retry_at:
+                time.sleep(min(wait_s, self._retry_at - self._clock()))
+                return False
+            read = self._read(wait_s)
+            if flush or self._due():
+                self._commit()
+            self._derive()
+            self._retry_s = RETRY_S_MIN
+        except Fenced as error:
+            self._metrics.fenced.inc()
+            if not self._lanes.shared:
+                raise
+            logger.warning("refused, another worker took over; looking at the lanes again: %s", error)
+            self._open(self._lanes.owned())
+            return True
+        except (StoreFull, StoreUnavailable, LogUnavailable) as error:
+            self._metrics.store_error(error)
+            logger.warning("trying again in %.1f s: %s", self._retry_s, error)
+            self._retry_at = self._clock() + self._retry_s
+            self._retry_s = min(2 * self._retry_s, RETRY_S_MAX)
+            return True
+        self._show_lag()
+        return read
+
+    def _read(self, wait_s: float) -> bool:
+        if self._pending_bytes >= READ_BYTES_MAX:
+            return False
+        room = READ_BYTES_MAX - self._pending_bytes
+        records = self._reader.poll(wait_s, bytes_max=min(room, BATCH_BYTES_MAX))
+        records += self._groups.poll(0.0)
         if records and self._since is None:
             self._since = self._clock()
-        self._pending += records
-        self._pending_bytes += sum(len(r.value) for r in records)
-        due = self._since is not None and self._clock() - self._since >= self._every_s
-        if self._pending and (due or flush or self._pending_bytes > BATCH_BYTES_MAX):
-            new = self._tables.commit(self._pending)
-            self._pending, self._pending_bytes, self._since = [], 0, None
-            self._materialiser.add(new)
-            if any(new[t].num_rows for t in ("calls", "executions", "scores") if t in new):
-                self._announce(self._materialiser.complete())
+        self._take(records)
         return bool(records)
+
+    def _take(self, records: Sequence[Record]) -> None:
+        self._pending += records
+        self._pending_bytes += sum(len(r.value) + RECORD_BYTES for r in records)
+        self._metrics.pending_bytes.set(self._pending_bytes)
+        self._metrics.pending_records.set(len(self._pending))
+
+    def _due(self) -> bool:
+        if self._since is None:
+            return False
+        old = self._clock() - self._since >= self._config.commit_every_s
+        return old or self._pending_bytes >= BATCH_BYTES_MAX
+
+    def _commit(self) -> None:
+        """Commit what was read.
+
+        The groups are read to their end first: an event is appended after the dispatch of its group, so
+        that the group of every event in this batch is then known.
+        """
+        if not self._pending:
+            return
+        ends: dict[Partition, int] = {}
+        if any(r.topic != "groups" for r in self._pending):
+            at = self._groups.positions()
+            ends = {
+                ("groups", p): end
+                for p, end in self._log.end_offsets("groups").items()
+                if ("groups", p) in at
+            }
+        for records in read_to(self._groups, ends, 2000):
+            self._take(records)
+        new = self._tables.commit(self._pending)
+        self._pending, self._pending_bytes, self._since = [], 0, None
+        self._take(())
+        self._materialiser.add(new)
+        self._metrics.batches.inc()
+        self._lanes.mirror(self._tables.positions())
+
+    def _derive(self) -> None:
+        """Derive the groups that are complete now and announce them."""
+        if not self._ready:
+            groups = self._materialiser.complete()
+            if not groups:
+                return
+            try:
+                self._ready = self._materialiser.derive(groups, self._tables.positions())
+            except BaseException:
+                self._materialiser.open.touch(groups)
+                raise
+        now = now_us()
+        events: list[Event] = [msgspec.structs.replace(e, time_us=now) for e in self._ready]
+        self._log.append(events)
+        groups, self._ready = [e.group_id for e in self._ready], []
+        for group in groups:
+            last = self._materialiser.open.last_score_us(group)
+            self._metrics.ready_seconds.observe(max(0, now_us() - last) / 1e6)
+        self._metrics.groups_ready.inc(len(groups))
+        self._materialiser.announced(groups)
+
+    def _show_lag(self) -> None:
+        now = self._clock()
+        if now >= self._lag_at:
+            self._lag_at = now + LAG_EVERY_S
+            self._metrics.lags(self.lag())
+
+    def lag(self) -> dict[Partition, int]:
+        """Records of the log that the lake does not hold yet, for each partition owned."""
+        positions = self._tables.positions()
+        ends = {t: self._log.end_offsets(t) for t in {t for t, _ in positions}}
+        return {(t, p): max(0, ends[t][p] - at) for (t, p), at in positions.items()}
 
     def close(self) -> None:
         """Read the log to its end, commit, and let go."""
         while self.step(flush=True):
             pass
         self.step(flush=True)
-        self._reader.close()
+        self.leave()
+
+    def leave(self) -> None:
+        """Let go at once; what is not committed is read again by whoever comes next."""
+        for reader in self._readers:
+            reader.close()
+        self._lanes.close()
+
+
+def lanes_of(log: Log, index: int, of: int, session_s: float) -> Lanes:
+    """The lanes of worker `index` of `of`: by consumer group where the log has such, else fixed."""
+    from lake.log_kafka import KafkaLog
+
+    if isinstance(log, KafkaLog):
+        return GroupLanes(log.members("ingest", None, session_s))
+    return FixedLanes(index, of, log.partitions("calls"))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m ingest.worker", description=__doc__)
     parser.add_argument("--run", type=Path, required=True, help="the run's folder")
-    run = Run(parser.parse_args().run)
+    parser.add_argument("--index", type=int, default=0, help="which worker this is (default: 0)")
+    parser.add_argument("--of", type=int, default=1, help="how many there are (SQLite; default: 1)")
+    parser.add_argument("--metrics-port", type=int, help="expose Prometheus metrics on this port (0: any)")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    run = Run(arguments.run)
     config = run.config()
     stopping = False
 
@@ -90,8 +251,11 @@ def main() -> None:
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the run stops us
-    log = open_log(run.log_url(config))
-    worker = Worker(log, Store(run.lake), config)
+    if arguments.metrics_port is not None:
+        serve(arguments.metrics_port)
+    log = run.open_log(config)
+    lanes = lanes_of(log, arguments.index, arguments.of, config.ingest.session_s)
+    worker = Worker(log, Store(run.lake), config, lanes)
     while not stopping:
         worker.step()
     worker.close()

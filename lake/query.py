@@ -77,6 +77,8 @@ class Lake:
     def _show_set(self, con: duckdb.DuckDBPyConnection) -> list[str]:
         given = []
         for name in self._store.names(f"sets/{self.params.set_name}"):
+            if name not in self.models.by_name:
+                continue  # kept for the workers (`derivations`)
             table = self._store.existing(f"sets/{self.params.set_name}/{name}")
             if table is not None and table.files():
                 self._show(con, name, table.schema, table)

@@ -18,11 +18,11 @@ from lake.config import Config
 from lake.events import CellEvent, Event, GroupDispatched, ScheduleDecided
 from lake.follow import Follower
 from lake.layout import Run
-from lake.log import Log, now_us, open_log
+from lake.log import Log, now_us
 from lake.metrics import write_targets
+from lake.processes import Process, ProcessDied, Processes, free_port
 from schedulers import prepare
 from schedulers.policies import boundary
-from lake.processes import Process, ProcessDied, Processes, free_port
 from schedulers.state import TOPICS, State
 
 POLL_S = 0.1
@@ -73,7 +73,7 @@ class Controller:
 
     def __init__(self, run: Run, config: Config, say: Callable[[str], None]) -> None:
         self._run, self._config, self._say = run, config, say
-        self._log = open_log(run.log_url(config))
+        self._log = run.open_log(config)
         prepare.announce(self._log, run, config)
         self._tasks = prepare.tasks(run, config)
         self.fold = Fold(self._log)
@@ -240,7 +240,7 @@ def finished(path: Path) -> bool:
     if not run.config_file.is_file():
         return False
     config = run.config()
-    log = open_log(run.log_url(config))
+    log = run.open_log(config)
     fold = Fold(log)
     try:
         fold.catch_up()

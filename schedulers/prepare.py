@@ -19,8 +19,8 @@ from lake.config import Config, ConfigError
 from lake.events import RunStarted
 from lake.layout import Run
 from lake.log import Log, now_us
+from lake.processes import die_with_parent
 from schedulers.policies.boundary import groups_in_run
-from schedulers.processes import die_with_parent
 
 SOFTWARE = ("headrace", "torch", "numpy", "duckdb", "pyarrow", "deltalake", "kafka-python")
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ingest.materialise import DerivedSet, SetDiffers, params_of
+from ingest.derived import DerivedSet, SetDiffers
+from ingest.materialise import params_of
 from ingest.rederive import derive_set, fresh_lake, set_name_of
 from lake.config import Admission
 from lake.layout import NotARun

@@ -1,4 +1,4 @@
-"""The processes of a run: started in order, watched, stopped in order.
+"""Child processes: started in order, watched, stopped in order.
 
 A process that dies ends the run: the others are stopped, and the sentence names it and its output.
 Children die with their parent, even where that is killed with SIGKILL (Linux), so that a run
@@ -58,6 +58,7 @@ class Process:
     arguments: Sequence[str]
     output: Path
     health: str | None = None
+    hint: str = " The same run goes on from its log: headrace run FOLDER"
     popen: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -89,8 +90,7 @@ class Process:
         ending = "did not get ready" if code is None else _ending(code)
         tail = self.output.read_text(errors="replace").strip().splitlines()[-1:] or ["(no output)"]
         return ProcessDied(
-            f"{self.name} {ending}; it last said: {tail[0][:300]} (all of it: {self.output}). "
-            "The same run goes on from its log: headrace run FOLDER"
+            f"{self.name} {ending}; it last said: {tail[0][:300]} (all of it: {self.output}).{self.hint}"
         )
 
     def wait_ready(self) -> None:

@@ -1,0 +1,164 @@
+"""Several ingest workers of one command: started, looked after, started again when one dies.
+
+    headrace ingest RUN --workers 4
+
+On Kafka the workers are members of one consumer group, so that others on other machines may join them;
+on SQLite each has its share of the lanes.  A worker that dies is started again after a pause; one that
+dies DEATHS_MAX times within DEATHS_S ends the command with what it last said.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ingest.tables import app_id
+from lake.events import TOPICS
+from lake.layout import Run
+from lake.log import Log, Partition
+from lake.processes import Process, ProcessDied
+from lake.store import Store
+from lake.tables import SCHEMAS
+
+DEATHS_MAX, DEATHS_S = 5, 60.0
+LOOK_EVERY_S = 1.0
+PAUSE_S = 0.5
+
+
+@dataclass
+class Standing:
+    """How far the lake is: for each partition where the log ends and where the lake stands."""
+
+    ends: dict[Partition, int] = field(default_factory=dict)
+    lake: dict[Partition, int] = field(default_factory=dict)
+
+    def lag(self, topic: str | None = None) -> int:
+        """Records that the lake does not hold yet."""
+        return sum(max(0, end - self.lake[p]) for p, end in self.ends.items() if topic in (None, p[0]))
+
+    def rows(self) -> list[dict[str, int | str]]:
+        """One row a topic, for a table."""
+        return [
+            {
+                "topic": topic,
+                "partitions": sum(t == topic for t, _ in self.ends),
+                "log": sum(end for (t, _), end in self.ends.items() if t == topic),
+                "lake": sum(at for (t, _), at in self.lake.items() if t == topic),
+                "lag": self.lag(topic),
+            }
+            for topic in TOPICS
+        ]
+
+
+class Watch:
+    """Looks at a log and its lake from outside."""
+
+    def __init__(self, log: Log, store: Store) -> None:
+        self._log = log
+        self._tables = {t: store.table(f"events/{t}", SCHEMAS[t]) for t in TOPICS}
+
+    def look(self) -> Standing:
+        """Raises LogUnavailable, StoreUnavailable."""
+        standing = Standing()
+        for topic, table in self._tables.items():
+            table.refresh()
+            for partition, end in self._log.end_offsets(topic).items():
+                standing.ends[topic, partition] = end
+                standing.lake[topic, partition] = table.offset(app_id(topic, partition)) or 0
+        return standing
+
+
+@dataclass
+class _Worker:
+    process: Process
+    deaths: deque[float] = field(default_factory=lambda: deque(maxlen=DEATHS_MAX))
+    start_at: float = 0.0
+
+
+class Supervisor:
+    """The workers of one command."""
+
+    def __init__(self, run: Run, workers: int, metrics_port: int | None, say: Callable[[str], None]) -> None:
+        self._say = say
+        self.restarts = 0
+        self._workers = []
+        for index in range(workers):
+            arguments = ["ingest.worker", "--run", str(run.path), "--index", str(index), "--of", str(workers)]
+            if metrics_port is not None:
+                arguments += ["--metrics-port", str(metrics_port + index if metrics_port else 0)]
+            process = Process(f"worker {index}", arguments, run.output(f"ingest-{index}"), hint="")
+            self._workers.append(_Worker(process))
+
+    def start(self) -> None:
+        for worker in self._workers:
+            worker.process.start()
+
+    def step(self) -> None:
+        """Start again what died.  Raises ProcessDied where that does not help."""
+        now = time.monotonic()
+        for worker in self._workers:
+            if worker.start_at:
+                if now >= worker.start_at:
+                    worker.start_at = 0.0
+                    worker.process.start()
+                continue
+            if worker.process.code() is None:
+                continue
+            death = worker.process.died()
+            worker.deaths.append(now)
+            if len(worker.deaths) == DEATHS_MAX and now - worker.deaths[0] < DEATHS_S:
+                raise ProcessDied(f"{death} (it died {DEATHS_MAX} times within {DEATHS_S:g} s)")
+            self.restarts += 1
+            self._say(f"{death}; starting it again")
+            worker.start_at = now + PAUSE_S * 2 ** len(worker.deaths)
+
+    def stop(self) -> None:
+        """Have every worker read the log to its end, and wait for them."""
+        for worker in self._workers:
+            worker.process.ask_to_stop()
+        for worker in self._workers:
+            worker.process.end()
+
+    def kill(self) -> None:
+        for worker in self._workers:
+            worker.process.end(0.0)
+
+
+def ingest(
+    run: Run,
+    workers: int,
+    *,
+    once: bool,
+    metrics_port: int | None,
+    say: Callable[[str], None],
+    show: Callable[[Standing], None],
+) -> tuple[Standing, int]:
+    """Keep `workers` workers on a run until interrupted, or with `once` until the lake holds the whole log.
+
+    Where the lake stands at the end, and how many workers were started again.  Raises ProcessDied,
+    LogUnavailable.
+    """
+    config = run.config()
+    log = run.open_log(config)
+    watch = Watch(log, Store(run.lake))
+    supervisor = Supervisor(run, workers, metrics_port, say)
+    try:
+        supervisor.start()
+        quiet = 0
+        while quiet < 2:  # a derivation appends to the log once more
+            time.sleep(LOOK_EVERY_S)
+            supervisor.step()
+            standing = watch.look()
+            show(standing)
+            quiet = quiet + 1 if once and not standing.lag() else 0
+        supervisor.stop()
+    except KeyboardInterrupt:
+        say("stopping: the workers read the log to its end")
+        supervisor.stop()
+    finally:
+        supervisor.kill()
+    standing = watch.look()
+    log.close()
+    return standing, supervisor.restarts
