@@ -6,12 +6,11 @@ Heavy imports come after argument parsing, so that `--help` answers at once.
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from lake.terminal import DIFFERS, json_option, run_argument, show_json, show_table
+from lake.terminal import DIFFERS, json_option, lake_argument, show_json, show_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,11 +27,11 @@ def log_group() -> None:
 
 
 @click.command("sql")
-@run_argument
+@lake_argument
 @click.argument("query")
 @click.option("--set", "set_name", default="default", help="The derived set to read (default: default).")
 @json_option
-def sql_command(run: Path, query: str, set_name: str, as_json: bool) -> None:
+def sql_command(path: str, query: str, set_name: str, as_json: bool) -> None:
     """One read-only query over every table and model of a run or a lake, in DuckDB's SQL.
 
     \b
@@ -42,7 +41,7 @@ def sql_command(run: Path, query: str, set_name: str, as_json: bool) -> None:
     """
     from lake.query import open_lake
 
-    lake = open_lake(run, set_name)
+    lake = open_lake(path, set_name)
     rows = (
         [{"name": n} for n in lake.names()] if query.strip().lower() in ("show tables", ".tables") else None
     )
@@ -55,10 +54,10 @@ def sql_command(run: Path, query: str, set_name: str, as_json: bool) -> None:
 
 
 @click.command("audit")
-@run_argument
+@lake_argument
 @click.option("--set", "set_name", default="default", help="The derived set to audit (default: default).")
 @json_option
-def audit_command(run: Path, set_name: str, as_json: bool) -> None:
+def audit_command(path: str, set_name: str, as_json: bool) -> None:
     """Check what must always hold: each sampled token trained at most once, and so on.
 
     Prints the violating rows with their ids.  Exit status 1 where there are any.
@@ -68,7 +67,7 @@ def audit_command(run: Path, set_name: str, as_json: bool) -> None:
     """
     from lake.query import open_lake
 
-    found: dict[str, pa.Table] = open_lake(run, set_name).audit()
+    found: dict[str, pa.Table] = open_lake(path, set_name).audit()
     violations = {name: table.num_rows for name, table in found.items()}
     if as_json:
         show_json({"violations": violations})
@@ -79,3 +78,41 @@ def audit_command(run: Path, set_name: str, as_json: bool) -> None:
                 show_table(table.slice(0, 20).to_pylist(), title=name)
     if any(violations.values()):
         sys.exit(DIFFERS)
+
+
+@lake_group.command("stats")
+@lake_argument
+@json_option
+def stats_command(path: str, as_json: bool) -> None:
+    """How large the lake of a run is: each table, and the bytes that a token takes, column by column.
+
+    Reads the ends of the files only.  LAKE is a lake's own folder or URL (s3://bucket/lake).
+
+    \b
+    headrace lake stats runs/demo
+    headrace lake stats runs/demo --json
+    """
+    import msgspec
+
+    from lake.layout import lake_root
+    from lake.stats import stats
+
+    found = stats(lake_root(path))
+    if as_json:
+        show_json(found)
+        return
+    show_table([msgspec.structs.asdict(t) for t in found.tables], title=found.lake)
+    if found.calls is not None and found.calls.unique_tokens:
+        calls = found.calls
+        about = "" if calls.exact else "about "
+        click.echo(
+            f"{calls.calls} calls, {about}{calls.unique_tokens} unique tokens, {about}{calls.sampled_tokens} "
+            "of them sampled"
+        )
+        show_table(
+            [{"column": name, "bytes per unique token": n} for name, n in calls.bytes_per_token.items()]
+        )
+    click.echo(
+        f"{found.rows} rows, {found.bytes} bytes in {found.files} files ({found.small_files} small ones); "
+        f"{found.dead_letters} dead letters" + (f"\n{found.hint}" if found.hint else "")
+    )

@@ -31,6 +31,13 @@ class NotARun(ValueError):
     """The folder holds no run."""
 
 
+def lake_root(path: str | Path) -> str:
+    """The lake of a run's folder, else the path or URL itself."""
+    if "://" not in str(path) and (run := Run(Path(path))).config_file.is_file():
+        return run.lake
+    return str(path)
+
+
 @dataclass(frozen=True)
 class Run:
     """A run's folder and the paths in it."""

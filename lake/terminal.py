@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 DIFFERS, MISUSED = 1, 2
 """Exit status: a check found a difference, or something failed; wrong use or input."""
 PIPED_COLUMNS = 240
+BYTES_SHOWN = 24
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -31,14 +32,24 @@ def console() -> Console:
 
 
 def show_json(document: Any) -> None:
+    """One JSON document on standard output; bytes as base64, what JSON has no form for as text."""
     click.echo(msgspec.json.encode(document, enc_hook=str).decode())
 
 
 def cell(value: Any) -> str:
-    """A value as a table shows it."""
+    """A value as a table shows it; bytes by their beginning and number.
+
+    What a terminal would obey instead of showing (it may come from a tool or a broken record) is escaped.
+    """
     if isinstance(value, float):
         return f"{value:.5g}"
-    return "" if value is None else str(value)
+    if isinstance(value, bytes):
+        more = f"... {len(value)} bytes" if len(value) > BYTES_SHOWN else ""
+        return f"{value[:BYTES_SHOWN]!r}{more}"
+    text = "" if value is None else str(value)
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
 
 
 def show_table(rows: Sequence[dict[str, Any]], title: str = "") -> None:
@@ -46,6 +57,7 @@ def show_table(rows: Sequence[dict[str, Any]], title: str = "") -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     out = Console()
     if not out.is_terminal:
@@ -58,7 +70,7 @@ def show_table(rows: Sequence[dict[str, Any]], title: str = "") -> None:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         table.add_column(name, justify="right" if number else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(cell(v) for v in row.values()))
+        table.add_row(*(Text(cell(v)) for v in row.values()))  # brackets in it are no markup
     out.print(table)
 
 
@@ -85,6 +97,11 @@ def json_option(command: Command) -> Command:
 def run_argument(command: Command) -> Command:
     """The argument RUN, a path."""
     return click.argument("run", type=click.Path(path_type=Path))(command)
+
+
+def lake_argument(command: Command) -> Command:
+    """The argument RUN, given as `path`: the folder of a run, or the folder or URL of a lake."""
+    return click.argument("path", metavar="RUN|LAKE")(command)
 
 
 def set_option(command: Command) -> Command:
