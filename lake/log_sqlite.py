@@ -28,6 +28,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from operator import methodcaller
 from pathlib import Path
 
 from lake.blobs import Blobs
@@ -44,8 +45,9 @@ from lake.log_common import (
 )
 from lake.metrics import appending
 from lake.restoring import check_follow, lacking
-from lake.wire import Headers
+from lake.wire import RECORD_BYTES_MAX, Headers
 
+RAW_BYTES_MAX = 2 * RECORD_BYTES_MAX  # as much as a topic of Kafka takes
 APPLICATION_ID = 0x48445243  # "HDRC": the file is a log of ours
 LAYOUT = 1  # PRAGMA user_version
 # A commit with its fsync takes 0.3 ms here and 10 ms on a slow disk, a checkpoint 30 ms and a second:
@@ -237,6 +239,8 @@ class SqliteLog:
 
     def append_raw(self, topic: str, key: str, headers: Headers, value: bytes) -> int:
         count_of(self._counts, topic)
+        if len(value) > RAW_BYTES_MAX:
+            raise LogError(f"log {self._path}: a record of {len(value)} bytes; a topic takes {RAW_BYTES_MAX}")
         ((_, _, offset),) = self._write([Entry(topic, key, headers, value)])
         return offset
 
@@ -296,6 +300,8 @@ class SqliteReader:
         self._read_up_to: int | None = None  # the data version at which nothing was left to read
         with _explained(path):
             self._connection = _connect(path)
+        # text that is none (written by another program, or damaged) is a bad record, not the log's end
+        self._connection.text_factory = methodcaller("decode", "utf-8", "replace")
         try:
             self.seek(start)
         except BaseException:

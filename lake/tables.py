@@ -10,6 +10,7 @@ tables are named `event_calls`, `event_executions`, ... and `dead_letters`.
 
 from __future__ import annotations
 
+import operator
 import types
 import typing
 from collections.abc import Sequence
@@ -31,6 +32,7 @@ HEAD = (
     pa.field("schema", pa.int32()),  # of the wire form; null in rows that were written before it was kept
 )
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
+REASON_CHARS_MAX = 2000
 SPAN = pa.struct([("version", pa.int64()), ("start", pa.int32()), ("end", pa.int32())])
 BYTES_AS = {  # what the bytes of a field hold; anything else stays binary
     "context_ids": pa.list_(pa.int32()),
@@ -97,7 +99,7 @@ def _lists(parts: Sequence[bytes | None], kind: pa.DataType) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(offsets), values, type=kind, mask=mask)
 
 
-def _column(field: pa.Field, values: list[Any]) -> pa.Array:
+def _column(field: pa.Field, values: Sequence[Any]) -> pa.Array:
     if field.name in BYTES_AS:
         return _lists(values, field.type)
     if pa.types.is_list(field.type) and field.type.value_type == SPAN:
@@ -117,17 +119,25 @@ def to_table(topic: str, pairs: Sequence[tuple[Record, Event]]) -> pa.Table:
         "schema": [r.headers.schema for r, _ in pairs],
     }
     counted = COUNTED.get(topic, {})
+    fields = _values([e for _, e in pairs], [f.name for f in schema if f.name not in {*head, *counted}])
     columns = []
     for field in schema:
         if field.name in head:
             columns.append(pa.array(head[field.name], field.type))
         elif field.name in counted:
-            source = counted[field.name]
-            lists = [getattr(e, source) for _, e in pairs]
+            lists = fields[counted[field.name]]
             columns.append(pa.array([None if x is None else len(x) // 4 for x in lists], field.type))
         else:
-            columns.append(_column(field, [getattr(e, field.name, None) for _, e in pairs]))
+            columns.append(_column(field, fields[field.name]))
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _values(events: Sequence[Event], names: Sequence[str]) -> dict[str, Sequence[Any]]:
+    """The values of each field, None where an event has no such field."""
+    if len({type(e) for e in events}) == 1 and len(names) > 1 and all(hasattr(events[0], n) for n in names):
+        rows = map(operator.attrgetter(*names), events)  # a fifth of the time of getattr one by one
+        return dict(zip(names, zip(*rows, strict=True), strict=True))
+    return {name: [getattr(e, name, None) for e in events] for name in names}
 
 
 def to_dead_letters(refused: Sequence[tuple[Record, str]]) -> pa.Table:
@@ -143,7 +153,7 @@ def to_dead_letters(refused: Sequence[tuple[Record, str]]) -> pa.Table:
             "type": r.headers.type,
             "schema": min(max(r.headers.schema, INT32_MIN), INT32_MAX),  # the reason says the number itself
             "value": r.value,
-            "reason": reason,
+            "reason": reason[:REASON_CHARS_MAX],  # it may quote what is wrong
         }
         for r, reason in refused
     ]

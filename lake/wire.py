@@ -12,6 +12,7 @@ A record of type `log.gap` holds nothing and means nothing: it fills an offset t
 
 from __future__ import annotations
 
+import contextlib
 import re
 import types
 import typing
@@ -186,6 +187,18 @@ def event_of(record: Record, blobs: BlobStore | None = None) -> Event | None:
             f"{record.headers.event_id}: lies under the key {record.key[:100]!r}; its group is {event.key!r}"
         )
     return event
+
+
+def size_of(record: Record) -> int:
+    """The bytes of a record with all that it claims: what its event takes in memory, roughly.
+
+    A claim says what it likes; `decode` bounds it by EVENT_BYTES_MAX, and so does this.
+    """
+    size = len(record.value)
+    if record.headers.schema >= SCHEMA_OF_CLAIMS:
+        with contextlib.suppress(msgspec.MsgspecError, RecursionError):
+            size += sum(max(0, length) for _, length in _claims_decoder.decode(record.value).claims.values())
+    return min(size, EVENT_BYTES_MAX)
 
 
 def decode(headers: Headers, value: bytes, blobs: BlobStore | None = None) -> Event:

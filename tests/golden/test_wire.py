@@ -35,6 +35,7 @@ def test_the_golden_file_has_every_type_of_event() -> None:
 def test_the_bytes_of_an_event_are_pinned(event: Event) -> None:
     golden = json.loads(FILE.read_text())[event.TYPE]
     assert _written(event) == golden
-    headers = Headers(event.TYPE, golden["schema"], golden["event_id"])
-    assert decode(headers, bytes.fromhex(golden["hex"])) == event
+    for schema in range(1, SCHEMA_VERSION + 1):  # without claims the bytes of all schemas are the same
+        headers = Headers(event.TYPE, schema, golden["event_id"])
+        assert decode(headers, bytes.fromhex(golden["hex"])) == event
     assert golden["schema"] == SCHEMA_VERSION
