@@ -50,7 +50,7 @@ class Cluster:
         except (KafkaError, TimeoutError, OSError) as error:
             raise LogUnavailable(
                 f"{self}: {what} failed after {time.monotonic() - began:.1f} s (at most {self.wait_s:g} s): "
-                f"{error or type(error).__name__}; see that the brokers run and answer at this address "
+                f"{str(error) or type(error).__name__}; see that the brokers run and answer at this address "
                 "(`infra/kafka/kafka.sh status`), then try again"
             ) from error
 

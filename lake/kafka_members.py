@@ -164,7 +164,7 @@ class Members:
                 with self._cluster.explained("membership of the workers"):
                     self._consumer.poll(timeout_ms=int(1000 * POLL_S))
                     self._mirror()
-                self._look()
+                    self._look()
             except Exception as error:  # whatever it is, the worker has to know
                 self._error = error
                 if isinstance(error.__cause__, FencedInstanceIdError | InvalidSessionTimeoutError):
@@ -188,6 +188,9 @@ class Members:
         group = self._consumer.group_metadata()
         if group.state is not MemberState.STABLE or group.generation_id != self._joined:
             self._joined, self._rebalanced = group.generation_id, now
+        elif self._instance and not self._consumer._coordinator._heartbeat_enabled:
+            # the client's heartbeats met this error, and end without telling anybody
+            raise FencedInstanceIdError(self._instance)
         if self._consumer._coordinator.coordinator_id is not None:
             self._heard = now
         elif now - self._heard > self._cluster.wait_s:
@@ -225,4 +228,4 @@ class Members:
 
     def _mirrored(self, _: Any, answer: Any) -> None:
         if isinstance(answer, Exception):
-            logger.warning("%s: lag tools are behind: %s", self.group, answer or type(answer).__name__)
+            logger.warning("%s: lag tools are behind: %s", self.group, str(answer) or type(answer).__name__)
