@@ -48,6 +48,7 @@ def s3_server(folder: Path) -> Iterator[dict[str, str]]:
                 str(WEED), "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={folder / 'data'}",
                 f"-master.port={master}", f"-volume.port={volume}", "-volume.max=20", "-filer",
                 f"-filer.port={filer}", "-s3", f"-s3.port={s3}", f"-s3.config={folder / 's3.json'}",
+                "-s3.port.iceberg=0", "-s3.port.lance=0",  # fixed ports: two servers would not start
             ],
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -1,0 +1,381 @@
+"""One Delta table: rows and offsets in one commit, reading by group, columns that are added.
+
+    append:  see what others committed -> check `expected` -> write and fsync a file -> commit -> fsync
+    read:    files by their range of group ids -> row groups by theirs -> rows
+
+A commit is of one file at most, so a file's name is also how an uncertain commit is found again:
+one whose answer was lost, because an object store was away.  Rows come in the order of the commits
+and, within a file, by group, and within a group in the order of the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import Schema as DeltaSchema
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction
+
+from lake import failure
+from lake.parquet import FileReader, FileWriter, Reads, by_group, holds, sync_folder
+from lake.store_errors import Fenced, FileGone, SchemaDiffers, StoreError, StoreUnavailable, telling, told
+
+RANGED = ("group_id", "log_offset")
+"""Columns whose range Delta keeps of each file."""
+CHECKPOINT_COMMITS = 100
+ATTEMPTS = 20
+"""Of a commit that others disturb without moving its offsets: a column added, a table compacted."""
+S3_WAIT = {"connect_timeout": 5, "read_timeout": 20, "retries": {"max_attempts": 2}}
+DELTA_WAIT = {"timeout": "20s", "connect_timeout": "5s", "retry_timeout": "20s", "max_retries": "4"}
+"""A store that is away is told within about half a minute; the writer then tries again."""
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """A file of one version of a table."""
+
+    name: str
+    size: int
+    rows: int
+    low: str | None  # range of group ids, where it is known
+    high: str | None
+
+    def may_hold(self, groups: Sequence[str]) -> bool:
+        """Whether it may hold rows of these groups (sorted)."""
+        return self.low is None or self.high is None or holds((self.low, self.high), groups)
+
+
+class Table:
+    """One Delta table.  A handle is not shared between threads.
+
+    `schema` is what was declared (or, of an existing table, all it has): those columns are written
+    and read.  The table may have more; they stay null in rows that this handle writes.
+    """
+
+    def __init__(self, uri: str, schema: pa.Schema, delta: DeltaTable | None = None) -> None:
+        self.uri, self.schema = uri, schema
+        self._fs, self._root = filesystem(uri)
+        self.local = is_local(self._fs)
+        self._files = FileReader(self._fs, local=self.local)
+        self._entries: tuple[int, list[FileEntry]] = (-1, [])
+        self._uncertain: tuple[str | None, dict[str, int]] | None = None
+        with telling(uri, local=self.local):
+            self._delta = delta or self._open()
+            if delta is None:
+                self._evolve()
+
+    def _open(self) -> DeltaTable:
+        for attempt in range(ATTEMPTS):
+            try:
+                return open_delta(self.uri, local=self.local)
+            except TableNotFoundError:
+                if self.local:
+                    os.makedirs(self._root, exist_ok=True)
+            try:
+                DeltaTable.create(
+                    self.uri,
+                    schema=self.schema,
+                    mode="ignore",
+                    configuration={"delta.checkpointInterval": str(CHECKPOINT_COMMITS)},
+                    storage_options=None if self.local else DELTA_WAIT,
+                )
+            except (CommitFailedError, DeltaError):  # another process creates it at this moment
+                if attempt == ATTEMPTS - 1:
+                    raise
+                time.sleep(0.05)
+        raise StoreError(f"{self.uri} cannot be created: it is neither there nor can it be made")
+
+    def _evolve(self) -> None:
+        """Give the table the declared columns that it lacks.  Raises SchemaDiffers for a changed type."""
+        for attempt in range(ATTEMPTS):
+            there = {f.name: f for f in self._delta.schema().fields}
+            declared = DeltaSchema.from_arrow(self.schema).fields
+            changed = [f for f in declared if f.name in there and f.type != there[f.name].type]
+            if changed:
+                raise SchemaDiffers(
+                    f"{self.uri}: "
+                    + ", ".join(f"{f.name} is {there[f.name].type}, declared {f.type}" for f in changed)
+                    + "; a column keeps its type: declare another name"
+                )
+            missing = [f for f in declared if f.name not in there]
+            if not missing:
+                return
+            try:
+                self._delta.alter.add_columns(missing)
+            except DeltaError as error:  # another process adds them at this moment
+                if attempt == ATTEMPTS - 1:
+                    raise StoreError(
+                        f"{self.uri}: columns {', '.join(f.name for f in missing)} cannot be added: {error}"
+                    ) from error
+            self._delta = open_delta(self.uri, local=self.local)
+
+    @property
+    def version(self) -> int:
+        return int(self._delta.version())
+
+    @property
+    def reads(self) -> Reads:
+        """What this handle has read so far."""
+        return self._files.reads
+
+    def offset(self, app_id: str) -> int | None:
+        """The offset that the newest commit seen by this handle carries for `app_id`."""
+        found = self._delta.transaction_version(app_id)
+        return None if found is None else int(found)
+
+    def refresh(self) -> None:
+        """See what others committed since."""
+        if self.local and not os.path.exists(self._commit_file(self.version + 1)):
+            return  # versions have no gaps: nothing is newer
+        with telling(self.uri, local=self.local):
+            self._delta.update_incremental()
+
+    def append(
+        self,
+        rows: pa.Table,
+        offsets: Mapping[str, int] | None = None,
+        expected: Mapping[str, int | None] | None = None,
+    ) -> int:
+        """Commit rows and offsets together; the table's new version.  Durable when it returns.
+
+        rows      a table of this schema; may be empty when there are offsets to commit
+        offsets   app id -> offset, monotone
+        expected  app id -> the offset that must stand there now; give it for ids that `offsets` has
+        Raises Fenced where `expected` does not hold or another handle committed the same app id.
+        Raises StoreFull and StoreUnavailable where nothing was committed, or where that could not be
+        asked: the same call may be made again, and is not repeated if it was committed after all.
+        """
+        wanted = dict(offsets or {})
+        self.refresh()
+        if self._uncertain is not None and self._uncertain[1] == wanted and self._landed(*self._uncertain):
+            self._uncertain = None
+            return self._settle(self.version)
+        self._uncertain = None
+        for app_id, want in (expected or {}).items():
+            found = self.offset(app_id)
+            if found != want:
+                raise Fenced(f"{self.uri}: {app_id} stands at {found}, this writer left it at {want}")
+        adds = [self._write(rows)] if rows.num_rows else []
+        if not adds and not wanted:
+            return self.version
+        failure.reach("store.before-commit")
+        before = self.version
+        self._commit(adds, wanted)
+        self._settle(before)
+        failure.reach("store.after-commit")
+        return self.version
+
+    def _commit(self, adds: list[AddAction], offsets: dict[str, int]) -> None:
+        name = adds[0].path if adds else None
+        stood = {app_id: self.offset(app_id) for app_id in offsets}
+        for attempt in range(ATTEMPTS):
+            try:
+                self.transact(adds, offsets)
+                return
+            except CommitFailedError as error:
+                self._recheck(name, offsets, error)
+                if name is not None and self._landed(name, {}):
+                    return  # it was ours: the answer was lost and delta-rs tried again
+                moved = [a for a in offsets if self.offset(a) != stood[a]]
+                if moved or attempt == ATTEMPTS - 1:
+                    self._remove(name)
+                    raise Fenced(f"{self.uri}: {', '.join(moved) or 'the table'} moved: {error}") from error
+            except Exception as error:
+                self._recheck(name, offsets, error)
+                if self._landed(name, offsets):
+                    return
+                self._remove(name)
+                raise told(error, self.uri, local=self.local) from error
+
+    def transact(self, actions: Sequence[Any], offsets: Mapping[str, int]) -> None:
+        """One commit of file actions and app transactions, as delta-rs makes it: no check, no fsync."""
+        self._delta.create_write_transaction(
+            list(actions),
+            mode="append",
+            schema=self._delta.schema(),
+            commit_properties=CommitProperties(
+                app_transactions=[Transaction(a, v) for a, v in offsets.items()], max_commit_retries=100
+            ),
+        )
+
+    def _recheck(self, name: str | None, offsets: dict[str, int], error: Exception) -> None:
+        """See what stands after a commit that failed or may have."""
+        try:
+            self.refresh()
+        except StoreError:
+            self._uncertain = (name, offsets)
+            raise StoreUnavailable(f"{self.uri}: the answer to a commit was lost: {error}") from error
+
+    def _landed(self, name: str | None, offsets: Mapping[str, int]) -> bool:
+        """Whether a commit of this file and these offsets stands."""
+        there = name is None or any(uri.endswith(name) for uri in self._delta.file_uris())
+        return there and all(self.offset(app_id) == offset for app_id, offset in offsets.items())
+
+    def _remove(self, name: str | None) -> None:
+        """Take away a file that no commit names; what cannot be removed now is vacuumed later."""
+        if name is not None:
+            with contextlib.suppress(Exception):  # the failure that led here is the one to tell
+                self._fs.rm_file(f"{self._root}/{name}")
+
+    def _write(self, rows: pa.Table) -> AddAction:
+        """Write one Parquet file, durable before its name is known to anybody."""
+        failure.reach("store.before-write")
+        rows = by_group(rows.select(self.schema.names).cast(self.schema))
+        name = new_name(time.time_ns())
+        writer = None
+        try:
+            writer = FileWriter(self._fs, f"{self._root}/{name}", self.schema, local=self.local)
+            writer.write(rows)
+            size = writer.close()
+        except Exception as error:
+            if writer is not None:
+                writer.abandon()
+            self._remove(name)
+            raise told(error, self.uri, local=self.local) from error
+        failure.reach("store.after-write")
+        return add_action(name, size, statistics([rows]), data_change=True)
+
+    def _commit_file(self, version: int) -> str:
+        return os.path.join(self._root, "_delta_log", f"{version:020d}.json")
+
+    def _settle(self, before: int) -> int:
+        """See the own commit and make it durable; the version that this handle sees then."""
+        self.refresh()
+        if self.local:
+            with telling(self.uri, local=True):
+                for version in range(before + 1, self.version + 1):
+                    if os.path.exists(self._commit_file(version)):
+                        sync_folder(self._commit_file(version))
+                sync_folder(os.path.join(self._root, "_delta_log"))
+        return self.version
+
+    def entries(self) -> list[FileEntry]:
+        """The files of the version that this handle sees, in commit order."""
+        if self._entries[0] != self.version:
+            adds = pa.table(self._delta.get_add_actions(flatten=True)).sort_by("path")
+            nothing = [None] * adds.num_rows
+            low, high = (
+                adds[name].to_pylist() if name in adds.column_names else nothing
+                for name in ("min.group_id", "max.group_id")
+            )
+            names, sizes, rows = (adds[n].to_pylist() for n in ("path", "size_bytes", "num_records"))
+            found = [FileEntry(*each) for each in zip(names, sizes, rows, low, high, strict=True)]
+            self._entries = (self.version, found)
+        return self._entries[1]
+
+    def path(self, entry: FileEntry) -> str:
+        """A file's path, as its own file system takes it."""
+        return f"{self._root}/{entry.name}"
+
+    def files(self, groups: Sequence[str] | None = None) -> list[str]:
+        """Paths (of an object store: URLs) of the files that may hold rows of these groups (None: all)."""
+        wanted = None if groups is None else sorted(groups)
+        prefix = self._root if self.local else self.uri.rstrip("/")
+        return [f"{prefix}/{e.name}" for e in self.entries() if wanted is None or e.may_hold(wanted)]
+
+    def read(self, groups: Sequence[str] | None = None, columns: Sequence[str] | None = None) -> pa.Table:
+        """Rows (of these groups; None: all), as this handle sees the table; null where a file lacks a column.
+
+        A handle that sees a version whose files were compacted and vacuumed since sees the newest instead.
+        """
+        names = list(columns) if columns is not None else self.schema.names
+        wanted = None if groups is None else sorted(set(groups))
+        extra = [] if wanted is None or "group_id" in names else ["group_id"]
+        schema = pa.schema([self.schema.field(n) for n in [*names, *extra]])
+        for attempt in (1, 2):
+            entries = [e for e in self.entries() if wanted is None or e.may_hold(wanted)]
+            try:
+                parts = [self.read_entry(e, schema, wanted) for e in entries]
+                break
+            except FileGone:
+                if attempt == 2:
+                    raise
+                self.refresh()
+        table = pa.concat_tables([schema.empty_table(), *parts])
+        if wanted is not None:
+            table = table.filter(pc.is_in(table["group_id"], value_set=pa.array(wanted, pa.string())))
+        return table.select(names)
+
+    def read_entry(
+        self,
+        entry: FileEntry,
+        schema: pa.Schema,
+        groups: Sequence[str] | None = None,
+        parts: Sequence[int] | None = None,
+    ) -> pa.Table:
+        """Columns of one file, as `FileReader.read`.  Raises FileGone where it was vacuumed."""  # fmt: skip
+        try:
+            with telling(self.uri, local=self.local):
+                return self._files.read(self.path(entry), schema, groups, parts)
+        except StoreError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                raise FileGone(f"{self.path(entry)} is gone: vacuumed? refresh and read again") from error
+            raise
+
+    def tail(self, columns: Sequence[str], rows: int) -> pa.Table:
+        """At least the newest `rows` rows (all, if there are fewer), from the newest files, read whole."""
+        chosen: list[FileEntry] = []
+        for entry in reversed(self.entries()):
+            if sum(e.rows for e in chosen) >= rows:
+                break
+            chosen.append(entry)
+        schema = pa.schema([self.schema.field(n) for n in columns])
+        parts = [self.read_entry(e, schema) for e in reversed(chosen)]
+        return pa.concat_tables([schema.empty_table(), *parts])
+
+
+def filesystem(uri: str) -> tuple[Any, str]:
+    """The file system of a URI and the path in it."""
+    options = {"config_kwargs": S3_WAIT} if uri.startswith("s3://") else {}
+    fs, path = fsspec.core.url_to_fs(uri, **options)
+    return fs, path
+
+
+def is_local(fs: Any) -> bool:
+    return "file" in ([fs.protocol] if isinstance(fs.protocol, str) else fs.protocol)
+
+
+def open_delta(uri: str, *, local: bool) -> DeltaTable:
+    return DeltaTable(uri, storage_options=None if local else DELTA_WAIT)
+
+
+def new_name(stamp_ns: int) -> str:
+    """A file's name: in the order of names, files stand in the order of their stamps."""
+    return f"part-{stamp_ns:020d}-{uuid.uuid4().hex[:8]}.parquet"
+
+
+def add_action(name: str, size: int, kept: dict[str, Any], *, data_change: bool) -> AddAction:
+    """The action that makes a written file part of the table."""
+    return AddAction(
+        path=name,
+        size=size,
+        partition_values={},
+        modification_time=time.time_ns() // 1_000_000,
+        data_change=data_change,
+        stats=json.dumps(kept),
+    )
+
+
+def statistics(parts: Sequence[pa.Table]) -> dict[str, Any]:
+    """What Delta keeps of a file: rows, and the range of group ids, by which files are pruned."""
+    kept: dict[str, Any] = {"numRecords": 0, "minValues": {}, "maxValues": {}, "nullCount": {}}
+    lows, highs = kept["minValues"], kept["maxValues"]
+    for rows in parts:
+        kept["numRecords"] += rows.num_rows
+        for name in RANGED:
+            found = pc.min_max(rows[name]).as_py() if name in rows.column_names else {"min": None}
+            if found["min"] is not None:
+                lows[name] = min(found["min"], lows.get(name, found["min"]))
+                highs[name] = max(found["max"], highs.get(name, found["max"]))
+    return kept
