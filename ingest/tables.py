@@ -23,7 +23,7 @@ from lake.log import Log, LogUnavailable, Partition, Reader, Record
 from lake.metrics import worker_metrics
 from lake.store import Store, Table
 from lake.tables import DEAD_LETTERS, SCHEMAS, to_dead_letters, to_table
-from lake.wire import event_of
+from lake.wire import event_of, size_of
 
 SEEN_MAX = 250_000
 """Event ids remembered a topic to drop repeats: a producer repeats itself within moments of a crash."""
@@ -31,6 +31,8 @@ READ_WAIT_S = 30.0
 """A log that holds more answers a read in milliseconds; a broker that changes leaders in seconds."""
 RECORD_BYTES = 500
 """What a record takes in memory beside its value, about."""
+BATCH_BYTES = 32 << 20
+"""Of records in one commit: large files read well, and small ones need little memory."""
 COMMITS_AT_ONCE = 4
 """Topics committed at the same time: a commit waits for the disk more than it works."""
 
@@ -93,19 +95,27 @@ class EventTables:
     def commit(self, records: Sequence[Record]) -> dict[str, pa.Table]:
         """Write records (in offset order within a partition); the new rows of each topic.
 
-        Durable when it returns.  Raises Fenced for a zombie writer, StoreFull and StoreUnavailable where
-        the lake takes nothing now: call it again with the same records, and what was written already is
-        left out of the tables and yet in the answer.
+        What the records claim from blobs may be far larger than they: they are committed in portions of
+        about BATCH_BYTES.  Durable when it returns.  Raises Fenced for a zombie writer, StoreFull and
+        StoreUnavailable where the lake takes nothing now: call it again with the same records, and what
+        was written already is left out of the tables and yet in the answer.
         """
+        for portion in _portions(records):
+            self._commit(portion)
+        new, self._new = self._new, {}
+        return {topic: pa.concat_tables(tables) for topic, tables in new.items()}
+
+    def _commit(self, records: Sequence[Record]) -> None:
         by_topic: dict[str, list[Record]] = {}
         for record in records:
             by_topic.setdefault(record.topic, []).append(record)
         if "groups" in by_topic:  # first: whoever reads an event of a group then finds the group
             self._commit_topic("groups", by_topic.pop("groups"))
+        if len(by_topic) == 1:
+            self._commit_topic(*by_topic.popitem())
+            return
         with ThreadPoolExecutor(COMMITS_AT_ONCE) as pool:
             list(pool.map(self._commit_topic, by_topic, by_topic.values()))
-        new, self._new = self._new, {}
-        return {topic: pa.concat_tables(tables) for topic, tables in new.items()}
 
     def _commit_topic(self, topic: str, records: Sequence[Record]) -> None:
         began = time.perf_counter()
@@ -174,6 +184,18 @@ class EventTables:
             self._metrics.dead_letters(topic, len(new))
 
 
+def _portions(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
+    """The records in their order, in portions of about BATCH_BYTES with what they claim."""
+    first = size = 0
+    for at, record in enumerate(records):
+        own = size_of(record) + RECORD_BYTES
+        if at > first and size + own > 2 * BATCH_BYTES:
+            yield records[first:at]
+            first, size = at, 0
+        size += own
+    yield records[first:]
+
+
 def read_to(reader: Reader, ends: Mapping[Partition, int], records_max: int) -> Iterator[list[Record]]:
     """What a reader gives until it stands at `ends` or beyond.
 
@@ -191,7 +213,7 @@ def read_to(reader: Reader, ends: Mapping[Partition, int], records_max: int) -> 
 
 
 def copy_all(
-    log: Log, store: Store, *, lanes: Iterable[int] | None = None, batch_bytes: int = 32 << 20
+    log: Log, store: Store, *, lanes: Iterable[int] | None = None, batch_bytes: int = BATCH_BYTES
 ) -> EventTables:
     """Write every event that the log holds now, and return: the whole lake from the log alone.
 

@@ -22,7 +22,7 @@ import msgspec
 
 from ingest.lanes import FixedLanes, GroupLanes, Lanes
 from ingest.materialise import HELD_BYTES_MAX, Materialiser, params_of
-from ingest.tables import RECORD_BYTES, EventTables, read_to
+from ingest.tables import BATCH_BYTES, RECORD_BYTES, EventTables, read_to
 from lake.config import Config
 from lake.events import Event, GroupReady
 from lake.layout import Run
@@ -32,8 +32,7 @@ from lake.models import Models
 from lake.store import Fenced, Store, StoreFull, StoreUnavailable
 
 POLL_S = 0.05
-BATCH_BYTES_MAX = 32 << 20
-READ_BYTES_MAX = 2 * BATCH_BYTES_MAX
+READ_BYTES_MAX = 2 * BATCH_BYTES
 """Of records read and not committed: beyond it nothing is read until the lake takes some."""
 LAG_EVERY_S = 2.0
 RETRY_S_MIN, RETRY_S_MAX = 0.2, 10.0
@@ -133,7 +132,7 @@ class Worker:
         if self._pending_bytes >= READ_BYTES_MAX:
             return False
         room = READ_BYTES_MAX - self._pending_bytes
-        records = self._reader.poll(wait_s, bytes_max=min(room, BATCH_BYTES_MAX))
+        records = self._reader.poll(wait_s, bytes_max=min(room, BATCH_BYTES))
         records += self._groups.poll(0.0)
         if records and self._since is None:
             self._since = self._clock()
@@ -150,7 +149,7 @@ class Worker:
         if self._since is None:
             return False
         old = self._clock() - self._since >= self._config.commit_every_s
-        return old or self._pending_bytes >= BATCH_BYTES_MAX
+        return old or self._pending_bytes >= BATCH_BYTES
 
     def _commit(self) -> None:
         """Commit what was read.
