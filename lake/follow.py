@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from lake.events import Event, EventError
-from lake.log import Log, LogUnavailable, Partition
+from lake.log import Log, LogUnavailable, Partition, Record
 from lake.wire import event_of
 
 logger = logging.getLogger("headrace.follow")
@@ -28,12 +28,16 @@ class Follower:
         self._blobs = log.blobs
         self._ends = {(t, p): end for t in topics for p, end in log.end_offsets(t).items()}
         self._reader = log.reader(dict.fromkeys(self._ends, 0))
+        self._read: list[Record] = []  # and not given out yet: where the blobs did not answer
 
     def poll(self, wait_s: float) -> tuple[bool, list[Event]]:
-        """Whether anything was read within `wait_s`, and its events."""
-        records = self._reader.poll(wait_s)
+        """Whether anything was read within `wait_s`, and its events.
+
+        Raises LogUnavailable; the next call goes on with what this one had read.
+        """
+        self._read = self._read or self._reader.poll(wait_s)
         events = []
-        for r in records:
+        for r in self._read:
             try:
                 event = event_of(r, self._blobs)
             except EventError as error:
@@ -41,7 +45,8 @@ class Follower:
                 continue
             if event is not None:
                 events.append(event)
-        return bool(records), events
+        read, self._read = bool(self._read), []
+        return read, events
 
     def catch_up(self) -> Iterator[Event]:
         """The events up to where the log ended when this follower was made.
@@ -49,7 +54,7 @@ class Follower:
         Raises LogUnavailable where records that the log says it has do not come.
         """
         quiet_since = time.monotonic()
-        while any(self._reader.positions()[lane] < end for lane, end in self._ends.items()):
+        while self._read or any(self._reader.positions()[lane] < end for lane, end in self._ends.items()):
             read, events = self.poll(POLL_S)
             yield from events
             if read:
