@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from lake.query import Lake
 
 __version__ = "0.1.0"
@@ -65,14 +67,17 @@ from lake.terminal import (  # noqa: E402
 )
 
 
-def open(path: str | Path, set_name: str = "default") -> Lake:  # noqa: A001  headrace.open reads well
+def open(  # noqa: A001  headrace.open reads well
+    path: str | Path, set_name: str = "default", as_of: str | datetime | None = None
+) -> Lake:
     """The lake of a run (or a lake's own folder): `.sql`, `.arrow`, `.polars`, `.audit`.
 
-    Raises lake.layout.NotARun where there is neither.
+    as_of  every table as it stood then: "15m" ago, "2026-03-01T12:00Z", a datetime, "events/calls@12"
+    Raises lake.layout.NotARun where there is neither, lake.as_of.AsOfError for a moment that is none.
     """
     from lake.query import open_lake
 
-    return open_lake(path, set_name)
+    return open_lake(path, set_name, as_of)
 
 
 # ------------------------------------------------------------------------------- command line

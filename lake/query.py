@@ -3,6 +3,7 @@
     lake = open_lake("runs/demo")
     lake.sql("select * from staleness_identity").to_arrow_table()
     lake.arrow("weights"), lake.polars("event_calls")
+    open_lake("runs/demo", as_of="2h")          every table as it stood two hours ago
 
 Names: the event tables (`event_calls`, ..., `dead_letters`) and every model under `sql/`.  Models that
 a derived set keeps (`weights`, `segments`, ...) are read as they were written; others are computed.
@@ -10,6 +11,7 @@ a derived set keeps (`weights`, `segments`, ...) are read as they were written; 
 
 from __future__ import annotations
 
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +21,7 @@ import fsspec
 import msgspec
 import pyarrow as pa
 
+from lake.as_of import AsOfError, moment, table_at
 from lake.layout import NotARun, Run
 from lake.models import EVENT_TABLES, Models, Params
 from lake.store import Store, Table
@@ -46,8 +49,10 @@ class Lake:
     no extension, no setting.
     """
 
-    def __init__(self, root: str, params: Params) -> None:
-        self.root, self.params = root, params
+    def __init__(self, root: str, params: Params, as_of_ms: int | None = None) -> None:
+        """`as_of_ms`: every table as it stood then (ms since 1970); None: as it stands now."""
+        self.root, self.params, self._as_of_ms = root, params, as_of_ms
+        self._gone: dict[str, str] = {}  # tables that cannot be shown as of then, and why
         self.models = Models.load()
         self._store = Store(root)
         self.con, self._given = self._connect()
@@ -61,27 +66,50 @@ class Lake:
         if "://" in self.root:  # by fsspec: DuckDB's own reader of object stores is a download
             con.register_filesystem(fsspec.core.url_to_fs(self.root)[0])
         for name, schema in EVENT_TABLES.items():
-            table = self._store.existing(f"events/{name.removeprefix('event_')}")
-            self._show(con, name, schema, table)
+            self._show(con, name, schema, self._table(name, f"events/{name.removeprefix('event_')}"))
         return con, self._show_set(con)
 
-    @staticmethod
-    def _show(con: duckdb.DuckDBPyConnection, name: str, schema: pa.Schema, table: Table | None) -> None:
+    def _table(self, name: str, path: str) -> Table | None:
+        """A table now, or as it stood; None where it does not, or did not yet, exist."""
+        if self._as_of_ms is None:
+            return self._store.existing(path)
+        try:
+            return table_at(self._store, path, self._as_of_ms)
+        except AsOfError as error:  # told to whoever asks for this table: others can be shown
+            self._gone[name] = str(error)
+            return None
+
+    def _show(
+        self, con: duckdb.DuckDBPyConnection, name: str, schema: pa.Schema, table: Table | None
+    ) -> None:
         files = table.files() if table is not None else []
+        if name in self._gone:
+            return
         if not files:
             con.register(name, schema.empty_table())
             return
         names = ", ".join("'" + f.replace("'", "''") + "'" for f in files)
-        con.execute(f"create temp view {name} as select * from read_parquet([{names}], union_by_name = true)")
+        rows = f"select * from read_parquet([{names}], union_by_name = true)"
+        con.execute(f"create temp view {name} as {rows}")
+        columns = "select column_name from duckdb_columns() where table_name = ?"
+        there = {column for (column,) in con.execute(columns, [name]).fetchall()}
+        if not there.issuperset(schema.names):  # a declared column that no file has yet is null
+            con.register(f"{name}_declared", schema.empty_table())
+            con.execute(
+                f"create or replace temp view {name} as {rows} union all by name from {name}_declared"
+            )
 
     def _show_set(self, con: duckdb.DuckDBPyConnection) -> list[str]:
+        """What the set keeps is shown, the rest is computed; then: what it kept then, empty where nothing."""
         given = []
         for name in self._store.names(f"sets/{self.params.set_name}"):
             if name not in self.models.by_name:
                 continue  # kept for the workers (`derivations`)
-            table = self._store.existing(f"sets/{self.params.set_name}/{name}")
-            if table is not None and table.files():
-                self._show(con, name, table.schema, table)
+            path = f"sets/{self.params.set_name}/{name}"
+            now = self._store.existing(path)
+            table = now if self._as_of_ms is None else self._table(name, path)
+            if now is not None and now.files():
+                self._show(con, name, now.schema, table)
                 given.append(name)
         return given
 
@@ -115,7 +143,8 @@ class Lake:
             self._define(query)
             return self.con.sql(query)
         except duckdb.Error as error:
-            raise QueryError(f"{error}") from error
+            gone = [why for name, why in self._gone.items() if f" {name} " in str(error)]
+            raise QueryError("; ".join(gone) or f"{error}") from error
 
     def _define(self, query: str) -> None:
         """Plan the views that the query names, once: planning all of them takes a second."""
@@ -155,6 +184,9 @@ class Lake:
     def audit(self) -> dict[str, pa.Table]:
         """The violating rows of every audit; empty tables where all holds."""
         con, given = self._connect()
+        if self._gone:
+            con.close()
+            raise QueryError("; ".join(self._gone.values()))
         try:
             return self.models.audit(con, self.params, given=given)
         finally:
@@ -174,8 +206,12 @@ def read_params(root: str, set_name: str, otherwise: Params) -> Params:
     return otherwise if found is None else msgspec.json.decode(found, type=Params)
 
 
-def open_lake(path: str | Path, set_name: str = "default") -> Lake:
-    """The lake of a run's folder, or a lake's own folder or URL.  Raises NotARun where there is neither."""
+def open_lake(path: str | Path, set_name: str = "default", as_of: str | datetime | None = None) -> Lake:
+    """The lake of a run's folder, or a lake's own folder or URL, now or as it stood.
+
+    as_of  a moment (see lake.as_of): "15m" ago, "2026-03-01T12:00Z", a datetime, "events/calls@12"
+    Raises NotARun where there is neither, AsOfError for a moment that is none.
+    """
     root = str(path)
     run = Run(Path(path))
     params = Params(set_name=set_name)
@@ -186,4 +222,5 @@ def open_lake(path: str | Path, set_name: str = "default") -> Lake:
         )
     elif not Store(root).folders("events"):
         raise NotARun(f"{path} is neither a run nor a lake; `headrace run demo` makes a run")
-    return Lake(root, read_params(root, set_name, params))
+    as_of_ms = None if as_of is None else moment(as_of, Store(root))
+    return Lake(root, read_params(root, set_name, params), as_of_ms)

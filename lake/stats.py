@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import fsspec
 import msgspec
 import pyarrow.parquet as pq
 
 from lake.layout import NotARun
 from lake.parquet import SUMS
 from lake.store import Store, Table
+from lake.table import filesystem, is_local
 
 FOOTERS_AT_ONCE = 16
 FOOTER_BYTES = 64 << 10  # of a file's end, read at once; a longer footer takes one more read
@@ -91,7 +91,7 @@ class _Footer(msgspec.Struct, frozen=True):
 
 
 def _footer(fs: Any, path: str) -> _Footer:
-    options = {} if "file" in fs.protocol else {"cache_type": "none"}  # nothing is read ahead
+    options = {} if is_local(fs) else {"cache_type": "none"}  # nothing is read ahead
     with fs.open(path, "rb", **options) as source:
         size = source.seek(0, 2)
         metadata = pq.ParquetFile(source, pre_buffer=False).metadata
@@ -156,7 +156,7 @@ def _of_calls(footers: list[_Footer]) -> CallStats:
 def stats(root: str) -> LakeStats:
     """The sizes of the lake at `root`, a folder or a URL.  Raises NotARun where there is no table."""
     store = Store(root)
-    fs, _ = fsspec.core.url_to_fs(root)
+    fs, _ = filesystem(root)
     tables: list[TableStats] = []
     calls = None
     with ThreadPoolExecutor(FOOTERS_AT_ONCE, thread_name_prefix="footers") as threads:
