@@ -11,6 +11,7 @@ StoreError            the lake could not do what was asked
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -51,13 +52,17 @@ def told(error: Exception, uri: str, *, local: bool) -> StoreError:
     """The failure of a file or of a commit, by its kind."""
     if isinstance(error, StoreError):
         return error
+    text = f"{type(error).__name__}: {plain(error)}"
     if is_full(error):
-        return StoreFull(f"{uri}: no space left ({error}); free some, and the writer goes on")
+        return StoreFull(f"{uri}: no space left ({text}); free some, and the writer goes on")
     if local:
-        return StoreError(f"{uri}: {type(error).__name__}: {error}")
-    return StoreUnavailable(
-        f"{uri}: the object store does not answer as it should: {type(error).__name__}: {error}"
-    )
+        return StoreError(f"{uri}: {text}")
+    return StoreUnavailable(f"{uri}: the object store does not answer as it should: {text}")
+
+
+def plain(error: BaseException) -> str:
+    """An error's words on one line: delta-rs colours them and draws arrows."""
+    return " ".join(re.sub(r"\x1b\[[0-9;]*m|↳", " ", str(error)).split())
 
 
 @contextmanager

@@ -29,7 +29,16 @@ from deltalake.transaction import AddAction
 
 from lake import failure
 from lake.parquet import FileReader, FileWriter, Reads, by_group, holds, sync_folder
-from lake.store_errors import Fenced, FileGone, SchemaDiffers, StoreError, StoreUnavailable, telling, told
+from lake.store_errors import (
+    Fenced,
+    FileGone,
+    SchemaDiffers,
+    StoreError,
+    StoreUnavailable,
+    plain,
+    telling,
+    told,
+)
 
 RANGED = ("group_id", "log_offset")
 """Columns whose range Delta keeps of each file."""
@@ -190,7 +199,9 @@ class Table:
                 moved = [a for a in offsets if self.offset(a) != stood[a]]
                 if moved or attempt == ATTEMPTS - 1:
                     self._remove(name)
-                    raise Fenced(f"{self.uri}: {', '.join(moved) or 'the table'} moved: {error}") from error
+                    raise Fenced(
+                        f"{self.uri}: {', '.join(moved) or 'the table'} moved: {plain(error)}"
+                    ) from error
             except Exception as error:
                 self._recheck(name, offsets, error)
                 if self._landed(name, offsets):
@@ -215,7 +226,7 @@ class Table:
             self.refresh()
         except StoreError:
             self._uncertain = (name, offsets)
-            raise StoreUnavailable(f"{self.uri}: the answer to a commit was lost: {error}") from error
+            raise StoreUnavailable(f"{self.uri}: the answer to a commit was lost: {plain(error)}") from error
 
     def _landed(self, name: str | None, offsets: Mapping[str, int]) -> bool:
         """Whether a commit of this file and these offsets stands."""
@@ -339,6 +350,8 @@ def filesystem(uri: str) -> tuple[Any, str]:
     """The file system of a URI and the path in it."""
     options = {"config_kwargs": S3_WAIT} if uri.startswith("s3://") else {}
     fs, path = fsspec.core.url_to_fs(uri, **options)
+    if hasattr(fs, "retries"):
+        fs.retries = 1  # of s3fs, around those of botocore
     return fs, path
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -35,39 +36,72 @@ def _free_ports(count: int) -> list[int]:
     return found
 
 
-@contextmanager
-def s3_server(folder: Path) -> Iterator[dict[str, str]]:
-    """Start a server with its data in `folder`; the environment by which its clients find it."""
-    master, volume, filer, s3 = _free_ports(4)
-    access = [{"name": "t", "credentials": [{"accessKey": KEY, "secretKey": SECRET}], "actions": ["Admin"]}]
-    (folder / "s3.json").write_text(json.dumps({"identities": access}))
-    (folder / "data").mkdir()
-    with (folder / "weed.log").open("wb") as output:
-        server = subprocess.Popen(
-            [
-                str(WEED), "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={folder / 'data'}",
-                f"-master.port={master}", f"-volume.port={volume}", "-volume.max=20", "-filer",
-                f"-filer.port={filer}", "-s3", f"-s3.port={s3}", f"-s3.config={folder / 's3.json'}",
-                "-s3.port.iceberg=0", "-s3.port.lance=0",  # fixed ports: two servers would not start
-            ],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd=folder,
-        )  # fmt: skip
-    address = f"http://127.0.0.1:{s3}"
-    try:
-        _wait(server, address, folder / "weed.log")
-        yield {
+class S3Server:
+    """One server: `environment` is how its clients find it.  Stopped and started again it has what it had."""
+
+    def __init__(self, folder: Path) -> None:
+        master, volume, filer, self._port = _free_ports(4)
+        access = [
+            {"name": "t", "credentials": [{"accessKey": KEY, "secretKey": SECRET}], "actions": ["Admin"]}
+        ]
+        (folder / "s3.json").write_text(json.dumps({"identities": access}))
+        (folder / "data").mkdir()
+        self._folder, self.address = folder, f"http://127.0.0.1:{self._port}"
+        self._command = [
+            str(WEED), "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={folder / 'data'}",
+            f"-master.port={master}", f"-volume.port={volume}", "-volume.max=20", "-filer",
+            f"-filer.port={filer}", "-s3", f"-s3.port={self._port}", f"-s3.config={folder / 's3.json'}",
+            "-s3.port.iceberg=0", "-s3.port.lance=0",  # else on fixed ports: two servers would not start
+        ]  # fmt: skip
+        self._server: subprocess.Popen[bytes] | None = None
+        self.environment = {
             "AWS_ACCESS_KEY_ID": KEY,
             "AWS_SECRET_ACCESS_KEY": SECRET,
-            "AWS_ENDPOINT_URL": address,
+            "AWS_ENDPOINT_URL": self.address,
             "AWS_REGION": "us-east-1",
             "AWS_DEFAULT_REGION": "us-east-1",
             "AWS_ALLOW_HTTP": "true",
         }
+
+    def start(self) -> None:
+        """Returns when it answers."""
+        with (self._folder / "weed.log").open("ab") as output:
+            self._server = subprocess.Popen(
+                self._command, stdout=output, stderr=subprocess.STDOUT, cwd=self._folder
+            )
+        _wait(self._server, self.address, self._folder / "weed.log")
+
+    def pause(self) -> None:
+        """It takes connections and answers nothing, as a machine that hangs."""
+        assert self._server
+        self._server.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._server
+        self._server.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        if self._server is not None:
+            self._server.kill()  # it ignores SIGTERM
+            self._server.wait()
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[S3Server]:
+    """A server with its data in `folder`, started; killed at the end."""
+    server = S3Server(folder)
+    try:
+        server.start()
+        yield server
     finally:
-        server.kill()  # it ignores SIGTERM
-        server.wait()
+        server.kill()
+
+
+@contextmanager
+def s3_server(folder: Path) -> Iterator[dict[str, str]]:
+    """Start a server with its data in `folder`; the environment by which its clients find it."""
+    with running(folder) as server:
+        yield server.environment
 
 
 def _wait(server: subprocess.Popen[bytes], address: str, log: Path) -> None:
