@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,24 +9,34 @@ from dataclasses import dataclass
 from typing import Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
-from kafka.errors import KafkaError, LogTruncationError, OffsetOutOfRangeError
+from kafka.errors import (
+    AuthorizationError,
+    KafkaError,
+    LogTruncationError,
+    OffsetOutOfRangeError,
+    SaslAuthenticationFailedError,
+    UnsupportedSaslMechanismError,
+)
 from kafka.net.compat import KafkaNetClient
 
+from lake.kafka_security import PREFIX, Refused, Security
 from lake.log import LogCorrupt, LogError, LogUnavailable, Partition
 from lake.log_common import partition_counts
 from lake.wire import RECORD_BYTES_MAX
 
 PARTITIONS = 4  # of a log made without saying; they share out ingestion, and cannot be changed later
 BATCH_BYTES_MAX = 2 * RECORD_BYTES_MAX  # of a topic: one full record with key, headers and framing
+NOT_LET_IN = (SaslAuthenticationFailedError, UnsupportedSaslMechanismError)
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where a log lies in Kafka, and how long anything may take (`wait_s`)."""
+    """Where a log lies in Kafka, how long anything may take (`wait_s`), and how clients are let in."""
 
     servers: tuple[str, ...]
     prefix: str
     wait_s: float
+    security: Security
 
     def __str__(self) -> str:
         return f"log kafka://{','.join(self.servers)}/{self.prefix}"
@@ -38,7 +47,10 @@ class Cluster:
 
     @contextmanager
     def explained(self, what: str) -> Iterator[None]:
-        """Raise what kafka-python raises as LogUnavailable, or LogCorrupt where records are gone."""
+        """Raise what kafka-python raises as LogUnavailable where trying again may help.
+
+        LogCorrupt where records are gone, LogError where the brokers do not let us in.
+        """
         began = time.monotonic()
         try:
             yield
@@ -47,11 +59,24 @@ class Cluster:
                 f"{self}: {what}: records that were there are gone ({error}); retention removed them, or a "
                 "broker lost them: restore the log, or read it from its beginning into a fresh folder"
             ) from error
+        except Refused as error:
+            raise LogError(f"{self}: {what}: {error}") from error
+        except NOT_LET_IN as error:
+            raise LogError(
+                f"{self}: {what}: authentication failed for user {self.security.username!r} by "
+                f"{self.security.mechanism} ({error}); see {PREFIX}SASL_USERNAME, {PREFIX}SASL_PASSWORD and "
+                f"{PREFIX}SASL_MECHANISM"
+            ) from error
+        except AuthorizationError as error:
+            raise LogError(
+                f"{self}: {what}: user {self.security.username!r} may not do that ({error}); give it "
+                f"READ, WRITE, DESCRIBE and CREATE on topics {self.prefix}.*, READ on groups {self.prefix}.*"
+            ) from error
         except (KafkaError, TimeoutError, OSError) as error:
             raise LogUnavailable(
-                f"{self}: {what} failed after {time.monotonic() - began:.1f} s (at most {self.wait_s:g} s): "
-                f"{str(error) or type(error).__name__}; see that the brokers run and answer at this address "
-                "(`infra/kafka/kafka.sh status`), then try again"
+                f"{self}: {what} failed after {time.monotonic() - began:.1f} s (at most {self.wait_s:g} s) "
+                f"over {self.security.protocol}: {str(error) or type(error).__name__}; see that the brokers "
+                "run and answer at this address (`infra/kafka/kafka.sh status`), then try again"
             ) from error
 
     @property
@@ -60,11 +85,15 @@ class Cluster:
         return max(1000, min(10_000, self.wait_ms // 2))
 
     def client(self, make: Callable[..., Any], **settings: Any) -> Any:
-        """A client of kafka-python.  One that cannot connect would leave its thread behind: it is ended."""
+        """A client of kafka-python.  One that cannot connect would leave its thread behind: it is ended.
+
+        Where it is not let in it gives up at once, not after `wait_s` of trying the same again.
+        """
         made: list[Any] = []
 
         def network(*args: Any, **kwargs: Any) -> Any:
             made.append(KafkaNetClient(*args, **kwargs))
+            _give_up_if_refused(made[-1]._manager)
             return made[-1]
 
         try:
@@ -75,6 +104,7 @@ class Cluster:
                 request_timeout_ms=self.request_ms,
                 reconnect_backoff_max_ms=1000,
                 kafka_client=network,
+                **self.security.settings(),
                 **settings,
             )
         except BaseException:
@@ -132,14 +162,17 @@ class Cluster:
         return expected
 
     def _reach(self) -> None:
-        """Wait until a broker accepts a connection; kafka-python leaves a socket open for each refusal."""
+        """Wait until a broker accepts a connection; kafka-python leaves a socket open for each refusal.
+
+        Raises Refused where a broker speaks another protocol than we do.
+        """
         deadline = time.monotonic() + self.wait_s
         while True:
             for server in self.servers:
                 host, _, port = server.rpartition(":")
                 try:
                     left = max(0.1, deadline - time.monotonic())
-                    socket.create_connection((host.strip("[]"), int(port)), timeout=left).close()
+                    self.security.probe(host.strip("[]"), int(port), left)
                     return
                 except OSError as error:
                     refusal = error
@@ -151,6 +184,27 @@ class Cluster:
         names = {self.topic(topic): topic for topic in partition_counts(1)}
         described = admin.describe_topics(list(names))
         return {names[t["name"]]: len(t["partitions"]) for t in described if t["error_code"] == 0}
+
+
+def _give_up_if_refused(manager: Any) -> None:
+    """End the bootstrap of a client with the error of a broker that did not let it in.
+
+    kafka-python 3.0.12 would log it and try again until its time is over.
+    """
+    connect, refusals = manager.get_connection, []
+
+    def note(error: BaseException) -> None:
+        if isinstance(error, NOT_LET_IN):
+            refusals.append(error)
+
+    def get_connection(*args: Any, **kwargs: Any) -> Any:
+        if refusals and not manager.bootstrapped:
+            raise refusals[0]
+        connection = connect(*args, **kwargs)
+        connection.init_future.add_errback(note)
+        return connection
+
+    manager.get_connection = get_connection
 
 
 TOPIC_ALREADY_EXISTS = 36  # of the Kafka protocol

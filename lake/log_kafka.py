@@ -33,6 +33,7 @@ from lake.events import Event
 from lake.kafka_cluster import BATCH_BYTES_MAX, Cluster
 from lake.kafka_members import SESSION_S, Members
 from lake.kafka_reader import APPENDED_US, KafkaReader
+from lake.kafka_security import Security
 from lake.log import LogError, LogUnavailable, Record, partition_of
 from lake.log_common import Entry, check_partitions, count_of, encoded, url_options
 from lake.metrics import appending
@@ -101,14 +102,16 @@ class KafkaLog:
     def __init__(self, url: str, wait_s: float = WAIT_S, blobs: Blobs | None = None) -> None:
         """Connect, and make the topics that are missing.
 
-        Raises ValueError for a bad URL or another number of partitions than the topics have,
-        LogUnavailable where no broker answers within `wait_s`.
+        Raises ValueError for a bad URL, bad settings of TLS or SASL (`lake.kafka_security`), or another
+        number of partitions than the topics have; LogUnavailable where no broker answers within `wait_s`,
+        LogError where it does not let us in.
         """
         rest, options = url_options(url, ("partitions", "replication"))
         match = re.fullmatch(r"kafka://([^/,\s]+:\d+(?:,[^/,\s]+:\d+)*)/([A-Za-z0-9._-]{1,200})", rest)
         if match is None:
             raise ValueError(f"log {url!r}: write kafka://host:port[,host:port]/PREFIX[?partitions=4]")
-        self._cluster = Cluster(tuple(match[1].split(",")), match[2], wait_s)
+        servers = tuple(match[1].split(","))
+        self._cluster = Cluster(servers, match[2], wait_s, Security.from_environment())
         self.blobs = blobs
         self._budget = Budget(RECORDS_IN_FLIGHT, BYTES_IN_FLIGHT)
         self._pid = os.getpid()

@@ -2,7 +2,10 @@
 # A real Apache Kafka (KRaft: every node is broker and controller) from its Maven jars, on loopback only.
 #
 #   kafka.sh fetch                  the jars, once (44 MB)
-#   kafka.sh start [--brokers N]    N nodes, 1 unless told; returns when all listen
+#   kafka.sh start [--brokers N] [--secure]
+#                                   N nodes, 1 unless told; returns when all listen.  --secure: clients come
+#                                   by TLS with a password (SASL_SSL, SCRAM), as the file client.env says,
+#                                   made for you to `source`; so it stays until `reset`
 #   kafka.sh status                 a line a node; exit status 1 unless all are up
 #   kafka.sh kill NODE              kill -9 of one node; `start` brings it back
 #   kafka.sh stop                   all nodes, cleanly
@@ -18,6 +21,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 home=${KAFKA_HOME_LOCAL:-$here/.kafka}
 lib=${KAFKA_LIB:-$home/lib}
 first_port=${KAFKA_PORT:-9092}
+secure=$home/secure  # there after --secure: the nodes' certificate, the clients' settings
 read -ra heap <<< "${KAFKA_HEAP:--Xms128m -Xmx384m}"
 install="apt-get install -y openjdk-17-jre-headless maven"
 cluster=TWtyYWZ0S2Fma2FMb2NhbA  # fixed: a random id may begin with '-', which the tool takes for an option
@@ -56,16 +60,56 @@ jvm() {  # jvm NODE CLASS ARGUMENT...; the JVM itself expands "$lib/*"
     -Dlog4j2.configurationFile="$here/log4j2.properties" -cp "$lib/*" "$@"
 }
 
+certify() {  # one certificate for all nodes, its own authority, and what a client needs
+  local password line; password=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
+  rm -rf "$secure.part"; mkdir -p "$secure.part"
+  (
+    umask 077; cd "$secure.part"
+    keys() {
+      keytool -storepass "$password" -storetype PKCS12 -keystore node.p12 -alias node "$@" 2> keytool.log \
+        || { cat keytool.log >&2; die "keytool $1 failed: see above"; }
+    }
+    keys -genkeypair -keyalg EC -groupname secp256r1 -validity 3650 -dname CN=localhost \
+      -ext SAN=dns:localhost,ip:127.0.0.1 -ext bc:critical=ca:true
+    keys -exportcert -rfc > ca.pem
+    for line in SECURITY_PROTOCOL=SASL_SSL SASL_MECHANISM=SCRAM-SHA-512 SASL_USERNAME=headrace \
+      "SASL_PASSWORD=$password" "SSL_CAFILE=$secure/ca.pem"
+    do printf 'export KAFKA_%q\n' "$line"; done > client.env
+  )
+  mv "$secure.part" "$secure"
+}
+
+password() { sed -n 's/^export KAFKA_SASL_PASSWORD=//p' "$secure/client.env"; }
+
+secure_properties() {
+  local mechanism password; password=$(password)
+  printf '%s\n' "ssl.keystore.location=$secure/node.p12" "ssl.keystore.password=$password" \
+    ssl.truststore.type=PEM "ssl.truststore.location=$secure/ca.pem" \
+    ssl.client.auth=requested sasl.enabled.mechanisms=SCRAM-SHA-256,SCRAM-SHA-512 \
+    sasl.mechanism.inter.broker.protocol=SCRAM-SHA-512
+  for mechanism in 256 512; do
+    printf 'listener.name.sasl_ssl.scram-sha-%s.sasl.jaas.config=' $mechanism
+    printf 'org.apache.kafka.common.security.scram.ScramLoginModule required username="headrace" '
+    printf 'password="%s";\n' "$password"
+  done
+}
+
 configure() {  # configure NODE COUNT
-  local node=$1 count=$2 i voters="" dir; dir=$(folder "$node")
+  local node=$1 count=$2 i voters="" dir protocol=PLAINTEXT users=(); dir=$(folder "$node")
+  [ ! -d "$secure" ] || protocol=SASL_SSL
   for i in $(seq "$count"); do voters+="${voters:+,}$i@127.0.0.1:$(controller_port "$i")"; done
   mkdir -p "$dir/data"
   sed -e "s|@NODE@|$node|g; s|@PORT@|$(port "$node")|g; s|@CONTROLLER_PORT@|$(controller_port "$node")|g" \
     -e "s|@DATA@|$dir/data|g; s|@VOTERS@|$voters|g" \
-    -e "s|@REPLICAS@|$count|g; s|@IN_SYNC@|$((count > 1 ? 2 : 1))|g" \
+    -e "s|@PROTOCOL@|$protocol|g; s|@REPLICAS@|$count|g; s|@IN_SYNC@|$((count > 1 ? 2 : 1))|g" \
     "$here/server.properties.tmpl" > "$dir/server.properties"
+  if [ -d "$secure" ]; then
+    chmod 600 "$dir/server.properties"; secure_properties >> "$dir/server.properties"
+    for i in 256 512; do users+=(--add-scram "SCRAM-SHA-$i=[name=headrace,password=$(password)]"); done
+  fi
   [ -f "$dir/data/meta.properties" ] && return
-  (jvm "$node" kafka.tools.StorageTool format --cluster-id="$cluster" --config "$dir/server.properties") \
+  (jvm "$node" kafka.tools.StorageTool format --cluster-id="$cluster" \
+    --config "$dir/server.properties" "${users[@]}") \
     > "$dir/format.log" 2>&1 || { cat "$dir/format.log" >&2; die "node $node: storage not formatted"; }
 }
 
@@ -81,9 +125,20 @@ await() {  # until NODE listens, at most 60 s
 }
 
 start() {
-  local count=$1 there i
+  local count=1 certified= there i
+  while [ $# -gt 0 ]; do
+    case $1 in
+      --brokers) [[ ${2:-} =~ ^[1-9]$ ]] || usage; count=$2; shift 2 ;;
+      --secure) certified=yes; shift ;;
+      *) usage ;;
+    esac
+  done
   need java; fetch
   there=$(nodes | wc -l)
+  if [ -n "$certified" ] && [ ! -d "$secure" ]; then
+    [ "$there" -eq 0 ] || die "$home holds nodes that are not secure; \`kafka.sh reset\` deletes them"
+    need keytool; certify
+  fi
   [ "$there" -eq 0 ] || [ "$there" -eq "$count" ] \
     || die "$home holds $there node(s), $count asked for; \`kafka.sh reset\` deletes them"
   for i in $(seq "$count"); do
@@ -96,6 +151,7 @@ start() {
   done
   for i in $(seq "$count"); do await "$i"; done
   echo "Kafka on 127.0.0.1:$first_port, $count node(s), in $home"
+  [ ! -d "$secure" ] || echo "TLS and a password are asked for: source $secure/client.env"
 }
 
 stop() {
@@ -114,6 +170,7 @@ reset() {  # nothing of it is kept: no need to stop cleanly, which may take 15 s
   local i
   for i in $(nodes); do if alive "$i"; then kill -9 "$(pid_of "$i")"; fi; done
   for i in $(nodes); do while alive "$i"; do sleep 0.05; done; rm -rf "$(folder "$i")"; done
+  rm -rf "$secure"
 }
 
 status() {
@@ -127,8 +184,7 @@ status() {
 
 case "${1:-} ${2:-}" in
   "fetch ") fetch ;;
-  "start ") start 1 ;;
-  "start --brokers") [[ ${3:-} =~ ^[1-9]$ ]] || usage; start "$3" ;;
+  "start "*) shift; start "$@" ;;
   "stop ") stop ;;
   "reset ") reset ;;
   "status ") status ;;

@@ -40,6 +40,14 @@ class Broker:
             pytest.fail(f"kafka.sh {' '.join(arguments)}: {done.stdout}{done.stderr}")
         return done.stdout
 
+    def client_settings(self) -> dict[str, str]:
+        """What `source client.env` sets for the clients of a secure cluster."""
+        assert self.environment is not None
+        lines = (
+            (Path(self.environment["KAFKA_HOME_LOCAL"]) / "secure" / "client.env").read_text().splitlines()
+        )
+        return dict(line.removeprefix("export ").split("=", 1) for line in lines)
+
     def pid(self, node: int = 1) -> int:
         assert self.environment is not None
         return int((Path(self.environment["KAFKA_HOME_LOCAL"]) / f"node{node}" / "pid").read_text())
@@ -68,7 +76,7 @@ def require() -> None:
 
 
 @contextmanager
-def running(folder: Path, brokers: int = 1) -> Iterator[Broker]:
+def running(folder: Path, brokers: int = 1, secure: bool = False) -> Iterator[Broker]:
     """A cluster of our own with its data in `folder`; the jars are fetched once for all."""
     require()
     port = _free_port()
@@ -80,7 +88,7 @@ def running(folder: Path, brokers: int = 1) -> Iterator[Broker]:
     addresses = ",".join(f"127.0.0.1:{port + i}" for i in range(brokers))
     broker = Broker(addresses, os.environ | own)
     try:
-        broker.control("start", "--brokers", str(brokers))
+        broker.control("start", "--brokers", str(brokers), *(["--secure"] if secure else []))
         yield broker
     finally:
         broker.control("reset")
