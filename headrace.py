@@ -242,9 +242,9 @@ def replay(
     """
     from ingest.rederive import current_lake, derive_set, fresh_lake, set_name_of
     from lake import config as configs
+    from lake.holding import RunBusy, only_one
     from lake.layout import Run
     from lake.store import Store
-    from schedulers.control import RunBusy, only_one
     from schedulers.prepare import first_policy
     from trainer import replay as replays
     from trainer.ledger import LedgerFollower

@@ -1,4 +1,7 @@
-"""Derived tables made again: from the log alone in a fresh folder, or another set beside the first."""
+"""Derived tables again for a replay: from the log alone in a fresh folder, or another set beside the first.
+
+What does it is `ingest.rebuild`; this is how the trainer's replay asks for it, in one process.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,15 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ingest.derived import OUTPUTS, DerivedSet
-from ingest.materialise import params_of, run_models
-from ingest.open_groups import STATE_TOPICS
+from ingest.derived import DerivedSet
+from ingest.executors import Inline, Work
+from ingest.materialise import params_of
+from ingest.rebuild import derive_all
 from ingest.tables import copy_all
 from lake.config import Admission
 from lake.layout import Run
 from lake.log import Log
-from lake.models import Models
 from lake.store import Store
-from lake.tables import SCHEMAS
-
-GROUPS_AT_ONCE = 32
-"""Bounds the memory of a derivation: the rows of so many groups at a time."""
 
 Progress = Callable[[str], None]
 
@@ -49,16 +48,10 @@ def current_lake(log: Log, run: Run) -> Store:
 def derive_set(
     store: Store, admission: Admission, set_name: str, groups: Sequence[str], say: Progress
 ) -> int:
-    """Derive the groups that the set lacks, GROUPS_AT_ONCE at a time; how many that were."""
-    kept = DerivedSet(store, params_of(admission, set_name))
-    missing = sorted(set(groups) - kept.whole())
-    if not missing:
-        return 0
-    say(f"deriving {len(missing)} groups into the set {set_name!r}")
-    models = Models.load()
-    tables = {topic: store.table(f"events/{topic}", SCHEMAS[topic]) for topic in STATE_TOPICS}
-    for first in range(0, len(missing), GROUPS_AT_ONCE):
-        part = missing[first : first + GROUPS_AT_ONCE]
-        events = {topic: table.read(part) for topic, table in tables.items()}
-        kept.append(run_models(models, events, OUTPUTS, kept.params), part)
+    """Derive the groups that the set lacks; how many that were."""
+    params = params_of(admission, set_name)
+    missing = sorted(set(groups) - DerivedSet(store, params).whole())
+    if missing:
+        say(f"deriving {len(missing)} groups into the set {set_name!r}")
+        derive_all(store, params, missing, Work(Inline()))
     return len(missing)

@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
+from lake.blobs import Blobs
 from lake.events import TOPICS, TOPICS_BY_GROUP
-from lake.log import Log, Partition, Record, partition_of
+from lake.layout import Run
+from lake.log import Log, Partition, Record, open_log, partition_of
 from lake.log_common import PARTITIONS_MAX
 from lake.rows import dead_records, to_records
 from lake.scan import in_offset_order
@@ -95,6 +98,22 @@ def partitions_in(store: Store) -> int:
         f"{store.root}: no log of 1 to {PARTITIONS_MAX} partitions puts its groups where they lay; "
         "was it written from several logs?"
     )
+
+
+def opened(path: str, store: Store, into: str | None, blobs: str | None) -> Log:
+    """The log to fill from the lake of `path` (a run's folder, or a lake): `into`, or the run's own.
+
+    A log that is new gets as many partitions as the lake's had.  Raises CannotRestore.
+    """
+    run = Run(Path(path))
+    config = run.config() if "://" not in path and run.config_file.is_file() else None
+    if config is not None:
+        into, blobs = into or run.log_url(config), blobs or run.blobs(config)
+    if into is None:
+        raise CannotRestore(f"{path} is a lake, not a run: say by --into LOGURL which log is to be filled")
+    if "partitions=" not in into:
+        into += f"{'&' if '?' in into else '?'}partitions={partitions_in(store)}"
+    return open_log(into, Blobs(blobs) if blobs else None)
 
 
 def restore(store: Store, log: Log, watch: Watch = lambda _done, _all: None) -> Restored:

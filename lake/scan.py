@@ -18,12 +18,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import fsspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lake.store import Table
+from lake.parquet import conform
+from lake.table import Table, filesystem
 
 BUCKET_BYTES = 64 << 20
 ROWS = 1000
@@ -48,7 +48,7 @@ def in_offset_order(
     Memory: two buckets and a row group.  Disk: what waits, in a folder under `spill` (None: the
     system's temporary folder), which is gone at the end.
     """
-    fs = fsspec.core.url_to_fs(table.uri)[0]
+    fs = filesystem(table.uri)[0]
     pieces, sizes = _plan(fs, table, where)
     cuts = _cuts(sizes, bucket_bytes)
     with tempfile.TemporaryDirectory(prefix="headrace-sort-", dir=spill) as folder:
@@ -60,7 +60,7 @@ def in_offset_order(
                 done += 1
             with fs.open(piece.path, "rb") as source:
                 rows = pq.ParquetFile(source).read_row_group(piece.group)
-            rows = _conform(rows.filter(_matches(rows, where)), table.schema)
+            rows = conform(rows.filter(_matches(rows, where)), table.schema)
             for bucket, part in _split(rows, cuts):
                 waiting.put(bucket, part, now=bucket == done)
         for bucket in range(done, len(cuts) + 1):
@@ -136,15 +136,6 @@ def _parts(rows: pa.Table | None) -> Iterator[pa.Table]:
     rows = rows.sort_by("log_offset")
     for start in range(0, rows.num_rows, ROWS):
         yield rows.slice(start, ROWS)
-
-
-def _conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The rows with these columns; null where their file is older than a column."""
-    columns = [
-        rows[f.name].cast(f.type) if f.name in rows.column_names else pa.nulls(rows.num_rows, f.type)
-        for f in schema
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)
 
 
 class _Waiting:

@@ -8,15 +8,14 @@ the same next decision.
 
 from __future__ import annotations
 
-import fcntl
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from lake.config import Config
 from lake.events import CellEvent, Event, GroupDispatched, ScheduleDecided
 from lake.follow import Follower
+from lake.holding import only_one
 from lake.layout import Run
 from lake.log import Log, now_us
 from lake.metrics import write_targets
@@ -26,23 +25,6 @@ from schedulers.policies import boundary
 from schedulers.state import TOPICS, State
 
 POLL_S = 0.1
-
-
-class RunBusy(RuntimeError):
-    """Another `headrace run` works in this folder."""
-
-
-@contextmanager
-def only_one(run: Run) -> Iterator[None]:
-    """Hold the run's folder.  Raises RunBusy where somebody else does."""
-    with (run.path / "lock").open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise RunBusy(
-                f"{run.path} is in use by another `headrace run`; wait for it or stop it"
-            ) from error
-        yield
 
 
 class Fold:
