@@ -1,6 +1,6 @@
 """The event catalogue: what happened in a run, each event once and for all.
 
-Every event knows its topic, its key (the group id; empty where a topic has one partition) and its
+Every event knows its topic, its key (the group id, or what it supersedes) and its
 deterministic event id, by which everything downstream removes duplicates.  Token ids are
 little-endian int32 bytes, log-probabilities little-endian float32 bytes.  `lake.wire` turns events
 into records and back.
@@ -74,8 +74,11 @@ def _are_logprobs(data: bytes) -> bool:
     return bool(np.maximum.reduce(values) <= _LOGPROB_MAX and np.minimum.reduce(values) > -math.inf)
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What every event has: when it happened, in microseconds since 1970 (UTC)."""
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What every event has: when it happened, in microseconds since 1970 (UTC).
+
+    A field that is added has a default, and a new SCHEMA_VERSION: a reader refuses what it does not know.
+    """
 
     TYPE: ClassVar[str]
     TOPIC: ClassVar[str]
@@ -84,8 +87,12 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def key(self) -> str:
-        """The group id, so that one partition holds whole groups; empty for one-partition topics."""
-        return getattr(self, "group_id", "")
+        """The group id, so that one partition holds whole groups; without one the event id.
+
+        Two records of a compacted topic (policy, cells) with one key: the newer supersedes the older.
+        """
+        group: str | None = getattr(self, "group_id", None)
+        return self.event_id if group is None else group
 
     @property
     def event_id(self) -> str:
@@ -445,6 +452,11 @@ class CellEvent(Event, kw_only=True, frozen=True):
     session: str
     change: str
     detail: str = ""
+
+    @property
+    def key(self) -> str:
+        """The cell's for a heartbeat: only its newest says anything."""
+        return f"cell:{self.cell}:heartbeat" if self.change == "heartbeat" else self.event_id
 
     @property
     def event_id(self) -> str:

@@ -1,14 +1,18 @@
-"""The way to a Kafka cluster: addresses, names of topics, settings of clients, errors in our words."""
+"""The way to a Kafka cluster: addresses, names of topics, settings of clients, errors in our words.
+
+kafka://host:port[,host:port]/PREFIX[?partitions=4&replication=1]
+"""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import (
     AuthorizationError,
     KafkaError,
@@ -21,10 +25,9 @@ from kafka.net.compat import KafkaNetClient
 
 from lake.kafka_security import PREFIX, Refused, Security
 from lake.log import LogCorrupt, LogError, LogUnavailable, Partition
-from lake.log_common import partition_counts
+from lake.log_common import url_options
 from lake.wire import RECORD_BYTES_MAX
 
-PARTITIONS = 4  # of a log made without saying; they share out ingestion, and cannot be changed later
 BATCH_BYTES_MAX = 2 * RECORD_BYTES_MAX  # of a topic: one full record with key, headers and framing
 NOT_LET_IN = (SaslAuthenticationFailedError, UnsupportedSaslMechanismError)
 
@@ -37,6 +40,18 @@ class Cluster:
     prefix: str
     wait_s: float
     security: Security
+
+    @classmethod
+    def of(cls, url: str, wait_s: float) -> tuple[Cluster, dict[str, int]]:
+        """The cluster that a log URL names, and the URL's options.
+
+        Raises ValueError for a bad URL, or bad settings of TLS or SASL (`lake.kafka_security`).
+        """
+        rest, options = url_options(url, ("partitions", "replication"))
+        match = re.fullmatch(r"kafka://([^/,\s]+:\d+(?:,[^/,\s]+:\d+)*)/([A-Za-z0-9._-]{1,200})", rest)
+        if match is None:
+            raise ValueError(f"log {url!r}: write kafka://host:port[,host:port]/PREFIX[?partitions=4]")
+        return cls(tuple(match[1].split(",")), match[2], wait_s, Security.from_environment()), options
 
     def __str__(self) -> str:
         return f"log kafka://{','.join(self.servers)}/{self.prefix}"
@@ -130,38 +145,7 @@ class Cluster:
     def lane(self, partition: Partition) -> TopicPartition:
         return TopicPartition(self.topic(partition[0]), partition[1])
 
-    def create(self, partitions: int | None, replication: int) -> dict[str, int]:
-        """Make the topics that are missing; the number of partitions of each.
-
-        Raises ValueError where topics have another number of partitions, LogUnavailable.
-        """
-        with self.explained("opening"):
-            self._reach()
-            admin = self.client(KafkaAdminClient)
-            try:
-                found = self._found(admin)
-                if len(found) < len(partition_counts(1)):
-                    counts = partition_counts(partitions or found.get("calls", PARTITIONS))
-                    missing = {
-                        self.topic(t): _new(n, replication) for t, n in counts.items() if t not in found
-                    }
-                    # another process may make them meanwhile: what counts is what is there afterwards
-                    answer = admin.create_topics(missing, timeout_ms=self.wait_ms, raise_errors=False)
-                    _check_created(self, answer)
-                    admin.wait_for_topics([self.topic(t) for t in counts], timeout_ms=self.wait_ms)
-                    found = self._found(admin)
-            finally:
-                admin.close()
-        expected = partition_counts(partitions or found["calls"])
-        for topic, count in expected.items():
-            if found[topic] != count:
-                raise ValueError(
-                    f"{self}: {topic} has {found[topic]} partitions, asked for {count}; their number is "
-                    "fixed when a log is made: leave it out, or give another prefix"
-                )
-        return expected
-
-    def _reach(self) -> None:
+    def reach(self) -> None:
         """Wait until a broker accepts a connection; kafka-python leaves a socket open for each refusal.
 
         Raises Refused where a broker speaks another protocol than we do.
@@ -179,11 +163,6 @@ class Cluster:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"no broker accepts a connection ({refusal})")
             time.sleep(0.1)
-
-    def _found(self, admin: Any) -> dict[str, int]:
-        names = {self.topic(topic): topic for topic in partition_counts(1)}
-        described = admin.describe_topics(list(names))
-        return {names[t["name"]]: len(t["partitions"]) for t in described if t["error_code"] == 0}
 
 
 def _give_up_if_refused(manager: Any) -> None:
@@ -205,31 +184,3 @@ def _give_up_if_refused(manager: Any) -> None:
         return connection
 
     manager.get_connection = get_connection
-
-
-TOPIC_ALREADY_EXISTS = 36  # of the Kafka protocol
-
-
-def _check_created(cluster: Cluster, answer: dict[str, Any]) -> None:
-    for topic in answer["topics"]:
-        if topic["error_code"] not in (0, TOPIC_ALREADY_EXISTS):
-            raise LogError(
-                f"{cluster}: the broker refused to make {topic['name']}: error {topic['error_code']}, "
-                f"{topic.get('error_message')}"
-            )
-
-
-def _new(partitions: int, replication: int) -> dict[str, Any]:
-    """A topic kept for ever (retention is the user's to shorten), stamped with the broker's clock."""
-    return {
-        "num_partitions": partitions,
-        "replication_factor": replication,
-        "configs": {
-            "cleanup.policy": "delete",
-            "retention.ms": "-1",
-            "retention.bytes": "-1",
-            "message.timestamp.type": "LogAppendTime",
-            "max.message.bytes": str(BATCH_BYTES_MAX),
-            "min.insync.replicas": "2" if replication >= 3 else "1",
-        },
-    }

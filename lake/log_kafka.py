@@ -18,7 +18,6 @@ What is guaranteed:
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,9 +32,9 @@ from lake.events import Event
 from lake.kafka_cluster import BATCH_BYTES_MAX, Cluster
 from lake.kafka_members import SESSION_S, Members
 from lake.kafka_reader import APPENDED_US, KafkaReader
-from lake.kafka_security import Security
+from lake.kafka_topics import create
 from lake.log import LogError, LogUnavailable, Record, partition_of
-from lake.log_common import Entry, check_partitions, count_of, encoded, url_options
+from lake.log_common import Entry, check_partitions, count_of, encoded
 from lake.metrics import appending
 from lake.restoring import lacking
 from lake.wire import Headers
@@ -106,12 +105,7 @@ class KafkaLog:
         number of partitions than the topics have; LogUnavailable where no broker answers within `wait_s`,
         LogError where it does not let us in.
         """
-        rest, options = url_options(url, ("partitions", "replication"))
-        match = re.fullmatch(r"kafka://([^/,\s]+:\d+(?:,[^/,\s]+:\d+)*)/([A-Za-z0-9._-]{1,200})", rest)
-        if match is None:
-            raise ValueError(f"log {url!r}: write kafka://host:port[,host:port]/PREFIX[?partitions=4]")
-        servers = tuple(match[1].split(","))
-        self._cluster = Cluster(servers, match[2], wait_s, Security.from_environment())
+        self._cluster, options = Cluster.of(url, wait_s)
         self.blobs = blobs
         self._budget = Budget(RECORDS_IN_FLIGHT, BYTES_IN_FLIGHT)
         self._pid = os.getpid()
@@ -120,7 +114,7 @@ class KafkaLog:
         self._producer_lock = threading.Lock()
         self._asker: Any = None
         self._ask_lock = threading.Lock()
-        self._counts = self._cluster.create(options.get("partitions"), options.get("replication", 1))
+        self._counts = create(self._cluster, options.get("partitions"), options.get("replication", 1))
 
     def _check_open(self) -> None:
         if self._closed:
