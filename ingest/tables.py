@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ingest.lanes import partitions_of
-from lake.events import TOPICS, Event, EventError
+from lake.events import TOPICS, TOPICS_BY_GROUP, Event, EventError
 from lake.log import Log, LogUnavailable, Partition, Reader, Record
 from lake.metrics import worker_metrics
 from lake.store import Store, Table
@@ -167,7 +167,10 @@ class EventTables:
                 good[event_id] = (record, event)
         if repeats:
             self._metrics.duplicates(topic, repeats)
-        return list(good.values()), refused
+        pairs = list(good.values())
+        if topic in TOPICS_BY_GROUP:  # as the file has them: sorting events moves no tokens
+            pairs.sort(key=lambda pair: pair[1].key)
+        return pairs, refused
 
     def _bury(self, topic: str, refused: Sequence[tuple[Record, str]]) -> None:
         """Dead letters go first: a crash before the topic's commit finds them by their offset."""
