@@ -5,6 +5,7 @@ Results go to standard output, everything else to standard error, so that `--jso
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 DIFFERS, MISUSED = 1, 2
 """Exit status: a check found a difference, or something failed; wrong use or input."""
 PIPED_COLUMNS = 240
-BYTES_SHOWN = 24
+BYTES_SHOWN = 16
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -85,6 +86,24 @@ def progress() -> Progress:
         TimeElapsedColumn(),
         console=console(),
     )
+
+
+def size_of_text(text: str) -> int:
+    """Bytes of `128MB`, `1GiB`, `4096`.  Raises click.BadParameter for anything else."""
+    units = {
+        "": 1,
+        "B": 1,
+        "KB": 10**3,
+        "MB": 10**6,
+        "GB": 10**9,
+        "KIB": 1 << 10,
+        "MIB": 1 << 20,
+        "GIB": 1 << 30,
+    }
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    if found is None or found[2].upper() not in units or float(found[1]) <= 0:
+        raise click.BadParameter(f"{text!r} is no size; write 128MB, 1GiB or a number of bytes")
+    return int(float(found[1]) * units[found[2].upper()])
 
 
 def json_option(command: Command) -> Command:
