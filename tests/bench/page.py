@@ -29,14 +29,15 @@ whether it holds; the command ends with status 1 where one does not.
 
 How to read the numbers:
 
-- Run them with the machine to yourself. On two cores whatever else runs takes its share: a test run beside
-  a benchmark halves it. Repeated alone, rates differ by some 10%, the worst percentiles by a factor of 2.
+- Run them with the machine to yourself: whatever else runs takes its share of the cores and of the disk.
+  What differs between two runs is noise; of percentiles the worst differ most. A bound that holds by little
+  is to be measured again.
 - Every benchmark makes its own folder, log and broker, and removes them. The disk is the one of the
   temporary folder (`TMPDIR`); latencies of appends are mostly its fsync.
 - Rates "on one core" are of one process with one thread that works; client and broker of Kafka share the
   machine, so that there it is the sum of both that is measured.
-- Known limits: one machine and the loopback, no network between processes; groups of one shape; text and
-  ids made up from a fixed seed where a row does not say that they are real.
+- Known limits: one machine and its loopback, so no network between the processes; token ids made up from a
+  fixed seed where a row does not say that they are of real text.
 """
 
 
