@@ -6,11 +6,19 @@ Heavy imports come after argument parsing, so that `--help` answers at once.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from lake.terminal import DIFFERS, json_option, lake_argument, show_json, show_table
+from lake.terminal import (
+    DIFFERS,
+    json_option,
+    lake_argument,
+    progress,
+    show_json,
+    show_table,
+    size_of_text,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -121,3 +129,55 @@ def stats_command(path: str, as_json: bool) -> None:
         f"{found.rows} rows, {found.bytes} bytes in {found.files} files ({found.small_files} small ones); "
         f"{found.dead_letters} dead letters" + (f"\n{found.hint}" if found.hint else "")
     )
+
+
+@lake_group.command("optimize")
+@lake_argument
+@click.option("--target-bytes", default="128MB", show_default=True, help="Merge files up to this size.")
+@click.option(
+    "--retain-hours",
+    default=168.0,
+    show_default=True,
+    type=click.FloatRange(min=0),
+    help="Keep replaced files so long, for `--as-of` and for readers that are at work.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be done.")
+@json_option
+def optimize_command(path: str, target_bytes: str, retain_hours: float, dry_run: bool, as_json: bool) -> None:
+    """Make few files of many, while the workers go on: merge small ones, delete what nothing names.
+
+    LAKE is a lake's own folder or URL (s3://bucket/lake).  A second run finds nothing to do.
+
+    \b
+    headrace lake optimize runs/demo
+    headrace lake optimize runs/demo --dry-run --json
+    headrace lake optimize runs/demo --retain-hours 24 --target-bytes 256MB
+    """
+    import msgspec
+
+    from lake.layout import lake_root
+    from lake.optimize import optimize_table, table_names
+    from lake.store import Store
+
+    store = Store(lake_root(path))
+    names, size, done = table_names(store), size_of_text(target_bytes), []
+    if not names:
+        raise click.UsageError(f"{path} holds no table; `headrace run demo` makes a run")
+    with progress() as bar:
+        for name in names:
+            task = bar.add_task(name, total=1)
+
+            def told(merges: int, known: int, task: Any = task) -> None:
+                bar.update(task, completed=merges, total=known + 1)
+
+            done.append(
+                optimize_table(
+                    store, name, target_bytes=size, retain_h=retain_hours, dry_run=dry_run, told=told
+                )
+            )
+            bar.update(task, completed=1, total=1)
+    rows = [msgspec.structs.asdict(each) for each in done]
+    if as_json:
+        show_json({"dry_run": dry_run, "tables": rows})
+    else:
+        show_table(rows, title="would be done" if dry_run else "")

@@ -15,7 +15,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 
 from lake import failure
 from lake.parquet import FileReader, FileWriter, Reads, by_group, holds, sync_folder
@@ -40,9 +40,14 @@ from lake.store_errors import (
     told,
 )
 
-RANGED = ("group_id", "log_offset")
-"""Columns whose range Delta keeps of each file."""
 CHECKPOINT_COMMITS = 100
+KEPT = {  # of a new table: how far back one can go, and how many commits are listed
+    "delta.checkpointInterval": str(CHECKPOINT_COMMITS),
+    "delta.logRetentionDuration": "interval 7 days",
+    "delta.deletedFileRetentionDuration": "interval 7 days",
+}
+REPLACED = "replaced"
+"""App id that counts replacements of files: delta-rs lets two commits remove one file, not move one id."""
 ATTEMPTS = 20
 """Of a commit that others disturb without moving its offsets: a column added, a table compacted."""
 S3_WAIT = {"connect_timeout": 5, "read_timeout": 20, "retries": {"max_attempts": 2}}
@@ -60,6 +65,11 @@ class FileEntry:
     low: str | None  # range of group ids, where it is known
     high: str | None
 
+    @property
+    def stamp_ns(self) -> int:
+        """When it was begun (of a file that replaced others: when the first of them was)."""
+        return int(self.name.split("-")[1])
+
     def may_hold(self, groups: Sequence[str]) -> bool:
         """Whether it may hold rows of these groups (sorted)."""
         return self.low is None or self.high is None or holds((self.low, self.high), groups)
@@ -74,13 +84,13 @@ class Table:
 
     def __init__(self, uri: str, schema: pa.Schema, delta: DeltaTable | None = None) -> None:
         self.uri, self.schema = uri, schema
-        self._fs, self._root = filesystem(uri)
-        self.local = is_local(self._fs)
-        self._files = FileReader(self._fs, local=self.local)
+        self.fs, self.root = filesystem(uri)
+        self.local = is_local(self.fs)
+        self._files = FileReader(self.fs, local=self.local)
         self._entries: tuple[int, list[FileEntry]] = (-1, [])
         self._uncertain: tuple[str | None, dict[str, int]] | None = None
         with telling(uri, local=self.local):
-            self._delta = delta or self._open()
+            self.delta = delta or self._open()
             if delta is None:
                 self._evolve()
 
@@ -90,13 +100,13 @@ class Table:
                 return open_delta(self.uri, local=self.local)
             except TableNotFoundError:
                 if self.local:
-                    os.makedirs(self._root, exist_ok=True)
+                    os.makedirs(self.root, exist_ok=True)
             try:
                 DeltaTable.create(
                     self.uri,
                     schema=self.schema,
                     mode="ignore",
-                    configuration={"delta.checkpointInterval": str(CHECKPOINT_COMMITS)},
+                    configuration=KEPT,
                     storage_options=None if self.local else DELTA_WAIT,
                 )
             except (CommitFailedError, DeltaError):  # another process creates it at this moment
@@ -108,7 +118,7 @@ class Table:
     def _evolve(self) -> None:
         """Give the table the declared columns that it lacks.  Raises SchemaDiffers for a changed type."""
         for attempt in range(ATTEMPTS):
-            there = {f.name: f for f in self._delta.schema().fields}
+            there = {f.name: f for f in self.delta.schema().fields}
             declared = DeltaSchema.from_arrow(self.schema).fields
             changed = [f for f in declared if f.name in there and f.type != there[f.name].type]
             if changed:
@@ -121,17 +131,17 @@ class Table:
             if not missing:
                 return
             try:
-                self._delta.alter.add_columns(missing)
+                self.delta.alter.add_columns(missing)
             except DeltaError as error:  # another process adds them at this moment
                 if attempt == ATTEMPTS - 1:
                     raise StoreError(
                         f"{self.uri}: columns {', '.join(f.name for f in missing)} cannot be added: {error}"
                     ) from error
-            self._delta = open_delta(self.uri, local=self.local)
+            self.delta = open_delta(self.uri, local=self.local)
 
     @property
     def version(self) -> int:
-        return int(self._delta.version())
+        return int(self.delta.version())
 
     @property
     def reads(self) -> Reads:
@@ -140,7 +150,8 @@ class Table:
 
     def offset(self, app_id: str) -> int | None:
         """The offset that the newest commit seen by this handle carries for `app_id`."""
-        found = self._delta.transaction_version(app_id)
+        with telling(self.uri, local=self.local):  # it may read commits again
+            found = self.delta.transaction_version(app_id)
         return None if found is None else int(found)
 
     def refresh(self) -> None:
@@ -148,7 +159,7 @@ class Table:
         if self.local and not os.path.exists(self._commit_file(self.version + 1)):
             return  # versions have no gaps: nothing is newer
         with telling(self.uri, local=self.local):
-            self._delta.update_incremental()
+            self.delta.update_incremental()
 
     def append(
         self,
@@ -185,12 +196,12 @@ class Table:
         failure.reach("store.after-commit")
         return self.version
 
-    def _commit(self, adds: list[AddAction], offsets: dict[str, int]) -> None:
+    def _commit(self, adds: Sequence[Any], offsets: dict[str, int]) -> None:
         name = adds[0].path if adds else None
         stood = {app_id: self.offset(app_id) for app_id in offsets}
         for attempt in range(ATTEMPTS):
             try:
-                self.transact(adds, offsets)
+                self._transact(adds, offsets)
                 return
             except CommitFailedError as error:
                 self._recheck(name, offsets, error)
@@ -209,12 +220,32 @@ class Table:
                 self._remove(name)
                 raise told(error, self.uri, local=self.local) from error
 
-    def transact(self, actions: Sequence[Any], offsets: Mapping[str, int]) -> None:
+    def replace(self, old: Sequence[FileEntry], parts: Iterable[pa.Table]) -> bool:
+        """One commit that puts a file of `parts` in the place of files that hold the same rows.
+
+        parts   rows of the table's whole schema, sorted by group over all parts
+        Others may append meanwhile.  False, and nothing changed, where another replaced files since
+        this handle was refreshed: see what stands, and choose again.
+        """
+        name = new_name(old[0].stamp_ns)  # it stands where they stood
+        add = self._write_parts(name, parts, data_change=False)
+        removes = [RemoveAction(e.name, False, time.time_ns() // 1_000_000, e.size, {}) for e in old]
+        failure.reach("store.before-commit")
+        before = self.version
+        try:
+            self._commit([add, *removes], {REPLACED: (self.offset(REPLACED) or 0) + 1})
+        except Fenced:
+            return False
+        self._settle(before)
+        failure.reach("store.after-commit")
+        return True
+
+    def _transact(self, actions: Sequence[Any], offsets: Mapping[str, int]) -> None:
         """One commit of file actions and app transactions, as delta-rs makes it: no check, no fsync."""
-        self._delta.create_write_transaction(
+        self.delta.create_write_transaction(
             list(actions),
             mode="append",
-            schema=self._delta.schema(),
+            schema=self.delta.schema(),
             commit_properties=CommitProperties(
                 app_transactions=[Transaction(a, v) for a, v in offsets.items()], max_commit_retries=100
             ),
@@ -230,24 +261,27 @@ class Table:
 
     def _landed(self, name: str | None, offsets: Mapping[str, int]) -> bool:
         """Whether a commit of this file and these offsets stands."""
-        there = name is None or any(uri.endswith(name) for uri in self._delta.file_uris())
+        there = name is None or any(uri.endswith(name) for uri in self.delta.file_uris())
         return there and all(self.offset(app_id) == offset for app_id, offset in offsets.items())
 
     def _remove(self, name: str | None) -> None:
         """Take away a file that no commit names; what cannot be removed now is vacuumed later."""
         if name is not None:
             with contextlib.suppress(Exception):  # the failure that led here is the one to tell
-                self._fs.rm_file(f"{self._root}/{name}")
+                self.fs.rm_file(f"{self.root}/{name}")
 
     def _write(self, rows: pa.Table) -> AddAction:
+        rows = by_group(rows.select(self.schema.names).cast(self.schema))
+        return self._write_parts(new_name(time.time_ns()), [rows], data_change=True)
+
+    def _write_parts(self, name: str, parts: Iterable[pa.Table], *, data_change: bool) -> AddAction:
         """Write one Parquet file, durable before its name is known to anybody."""
         failure.reach("store.before-write")
-        rows = by_group(rows.select(self.schema.names).cast(self.schema))
-        name = new_name(time.time_ns())
         writer = None
         try:
-            writer = FileWriter(self._fs, f"{self._root}/{name}", self.schema, local=self.local)
-            writer.write(rows)
+            writer = FileWriter(self.fs, f"{self.root}/{name}", self.schema, local=self.local)
+            for rows in parts:
+                writer.write(rows)
             size = writer.close()
         except Exception as error:
             if writer is not None:
@@ -255,10 +289,17 @@ class Table:
             self._remove(name)
             raise told(error, self.uri, local=self.local) from error
         failure.reach("store.after-write")
-        return add_action(name, size, statistics([rows]), data_change=True)
+        return AddAction(
+            path=name,
+            size=size,
+            partition_values={},
+            modification_time=time.time_ns() // 1_000_000,
+            data_change=data_change,
+            stats=json.dumps(writer.kept),
+        )
 
     def _commit_file(self, version: int) -> str:
-        return os.path.join(self._root, "_delta_log", f"{version:020d}.json")
+        return os.path.join(self.root, "_delta_log", f"{version:020d}.json")
 
     def _settle(self, before: int) -> int:
         """See the own commit and make it durable; the version that this handle sees then."""
@@ -268,13 +309,13 @@ class Table:
                 for version in range(before + 1, self.version + 1):
                     if os.path.exists(self._commit_file(version)):
                         sync_folder(self._commit_file(version))
-                sync_folder(os.path.join(self._root, "_delta_log"))
+                sync_folder(os.path.join(self.root, "_delta_log"))
         return self.version
 
     def entries(self) -> list[FileEntry]:
         """The files of the version that this handle sees, in commit order."""
         if self._entries[0] != self.version:
-            adds = pa.table(self._delta.get_add_actions(flatten=True)).sort_by("path")
+            adds = pa.table(self.delta.get_add_actions(flatten=True)).sort_by("path")
             nothing = [None] * adds.num_rows
             low, high = (
                 adds[name].to_pylist() if name in adds.column_names else nothing
@@ -287,12 +328,12 @@ class Table:
 
     def path(self, entry: FileEntry) -> str:
         """A file's path, as its own file system takes it."""
-        return f"{self._root}/{entry.name}"
+        return f"{self.root}/{entry.name}"
 
     def files(self, groups: Sequence[str] | None = None) -> list[str]:
         """Paths (of an object store: URLs) of the files that may hold rows of these groups (None: all)."""
         wanted = None if groups is None else sorted(groups)
-        prefix = self._root if self.local else self.uri.rstrip("/")
+        prefix = self.root if self.local else self.uri.rstrip("/")
         return [f"{prefix}/{e.name}" for e in self.entries() if wanted is None or e.may_hold(wanted)]
 
     def read(self, groups: Sequence[str] | None = None, columns: Sequence[str] | None = None) -> pa.Table:
@@ -334,6 +375,17 @@ class Table:
                 raise FileGone(f"{self.path(entry)} is gone: vacuumed? refresh and read again") from error
             raise
 
+    def row_groups(self, entry: FileEntry) -> int:
+        """How many row groups a file has."""
+        with telling(self.uri, local=self.local):
+            return len(self._files.footer(self.path(entry)).ranges)
+
+    def memory_bytes(self, entry: FileEntry) -> int:
+        """About the bytes of a file's rows, uncompressed."""
+        with telling(self.uri, local=self.local):
+            metadata = self._files.footer(self.path(entry)).metadata
+            return sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+
     def tail(self, columns: Sequence[str], rows: int) -> pa.Table:
         """At least the newest `rows` rows (all, if there are fewer), from the newest files, read whole."""
         chosen: list[FileEntry] = []
@@ -366,29 +418,3 @@ def open_delta(uri: str, *, local: bool) -> DeltaTable:
 def new_name(stamp_ns: int) -> str:
     """A file's name: in the order of names, files stand in the order of their stamps."""
     return f"part-{stamp_ns:020d}-{uuid.uuid4().hex[:8]}.parquet"
-
-
-def add_action(name: str, size: int, kept: dict[str, Any], *, data_change: bool) -> AddAction:
-    """The action that makes a written file part of the table."""
-    return AddAction(
-        path=name,
-        size=size,
-        partition_values={},
-        modification_time=time.time_ns() // 1_000_000,
-        data_change=data_change,
-        stats=json.dumps(kept),
-    )
-
-
-def statistics(parts: Sequence[pa.Table]) -> dict[str, Any]:
-    """What Delta keeps of a file: rows, and the range of group ids, by which files are pruned."""
-    kept: dict[str, Any] = {"numRecords": 0, "minValues": {}, "maxValues": {}, "nullCount": {}}
-    lows, highs = kept["minValues"], kept["maxValues"]
-    for rows in parts:
-        kept["numRecords"] += rows.num_rows
-        for name in RANGED:
-            found = pc.min_max(rows[name]).as_py() if name in rows.column_names else {"min": None}
-            if found["min"] is not None:
-                lows[name] = min(found["min"], lows.get(name, found["min"]))
-                highs[name] = max(found["max"], highs.get(name, found["max"]))
-    return kept

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lake import parquet
-from lake.parquet import ROW_BYTES, SHARE_BYTES, SHARE_TIMES, by_group, row_groups
+from lake.parquet import ROW_BYTES, SHARE_BYTES, by_group, row_groups
 from lake.store import Store
 
 SCHEMA = pa.schema(
@@ -60,7 +60,7 @@ def test_rows_are_sorted_by_group_and_keep_their_order(drawn: list) -> None:
 
 @settings(deadline=None)
 @given(ROWS)
-def test_a_row_group_is_one_groups_or_shared_where_that_costs_little(drawn: list) -> None:
+def test_a_row_group_is_one_groups_or_small(drawn: list) -> None:
     rows = by_group(table(drawn))
     cuts = list(row_groups(rows))
     assert [row for low, high in cuts for row in range(low, high)] == list(range(rows.num_rows))
@@ -69,8 +69,7 @@ def test_a_row_group_is_one_groups_or_shared_where_that_costs_little(drawn: list
         for row in rows.slice(low, high - low).to_pylist():
             size = ROW_BYTES + 4 * len(row["ids"] or ()) + 4 * len(row["logprobs"] or ()) + len(row["raw"])
             own[row["group_id"]] = own.get(row["group_id"], 0) + size
-        total = sum(own.values())
-        assert len(own) == 1 or total <= max(SHARE_BYTES, SHARE_TIMES * min(own.values()))
+        assert len(own) == 1 or sum(own.values()) <= SHARE_BYTES
 
 
 def test_large_groups_are_cut_by_rows_and_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
