@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,6 +18,7 @@ import msgspec
 import pyarrow.parquet as pq
 
 from lake.layout import NotARun
+from lake.optimize import table_names
 from lake.parquet import SUMS
 from lake.store import Store, Table
 from lake.table import filesystem, is_local
@@ -115,12 +115,6 @@ def _footer(fs: Any, path: str) -> _Footer:
     )
 
 
-def _names(store: Store) -> Iterator[str]:
-    yield from (f"events/{name}" for name in store.names("events"))
-    for set_name in store.folders("sets"):
-        yield from (f"sets/{set_name}/{name}" for name in store.names(f"sets/{set_name}"))
-
-
 def _of_table(name: str, table: Table, footers: list[_Footer]) -> TableStats:
     rows, size = sum(f.rows for f in footers), sum(f.size for f in footers)
     return TableStats(
@@ -160,7 +154,7 @@ def stats(root: str) -> LakeStats:
     tables: list[TableStats] = []
     calls = None
     with ThreadPoolExecutor(FOOTERS_AT_ONCE, thread_name_prefix="footers") as threads:
-        for name in _names(store):
+        for name in table_names(store):
             table = store.existing(name)
             if table is None:
                 continue

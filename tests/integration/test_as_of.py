@@ -18,7 +18,9 @@ from ingest.tables import EventTables
 from lake.as_of import AsOfError, moment, shown
 from lake.config import Admission
 from lake.log import open_log
+from lake.optimize import optimize_table
 from lake.query import QueryError, open_lake
+from lake.stats import stats
 from lake.store import Store
 from tests.support.run_events import finished_group
 
@@ -145,6 +147,29 @@ def test_what_is_gone_is_told_and_the_rest_is_shown(
         then.audit()
     assert open_lake(tmp_path / "lake", as_of=moments[-1]).rows("select count(*) n from event_scores")[0]["n"]
     assert then.rows("select count(*) > 0 as there from event_executions") == [{"there": True}]
+
+
+def test_it_reaches_back_over_an_optimize_until_that_deletes_the_files(
+    lake: tuple[Path, list[datetime]], tmp_path: Path
+) -> None:
+    root, moments = lake
+    shutil.copytree(root, tmp_path / "lake")
+    before = [open_lake(root, as_of=m).rows(COUNT) for m in moments]
+    store = Store(str(tmp_path / "lake"))
+    done = optimize_table(store, "events/calls")
+    assert (done.files_before, done.files_after, done.vacuumed) == (GROUPS, 1, 0)
+    assert [open_lake(tmp_path / "lake", as_of=m).rows(COUNT) for m in moments] == before
+    optimized = now()
+    assert optimize_table(store, "events/calls", retain_h=0).vacuumed == GROUPS
+    for moment_then in moments[1:]:
+        with pytest.raises(QueryError, match="vacuumed since, their rows lie in newer ones"):
+            open_lake(tmp_path / "lake", as_of=moment_then).rows(COUNT)
+    assert open_lake(tmp_path / "lake", as_of=moments[0]).rows(COUNT) == before[0], "nothing was there yet"
+    assert open_lake(tmp_path / "lake", as_of=optimized).rows(COUNT) == before[-1]
+    found = stats(str(tmp_path / "lake")).calls
+    assert found is not None
+    assert found.exact
+    assert found.calls == before[-1][0]["n"]
 
 
 def test_the_command_takes_it(lake: tuple[Path, list[datetime]]) -> None:
