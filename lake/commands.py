@@ -181,3 +181,86 @@ def optimize_command(path: str, target_bytes: str, retain_hours: float, dry_run:
         show_json({"dry_run": dry_run, "tables": rows})
     else:
         show_table(rows, title="would be done" if dry_run else "")
+
+
+@log_group.command("init")
+@click.argument("url", metavar="kafka://HOST:PORT/PREFIX")
+@click.option("--partitions", type=int, help="Of each topic keyed by group (default: 4); fixed for good.")
+@click.option("--replication", type=int, help="Copies of each record (default: 1; 3 outlives a broker).")
+@click.option("--retention", metavar="TIME", help="How long records stay: 30d, 12h, forever (default).")
+@click.option(
+    "--retention-bytes", metavar="SIZE", help="At most so much a partition: 20G, unlimited (default)."
+)
+@click.option("--segment-bytes", metavar="SIZE", help="Of a file of the broker (default: 128M).")
+@click.option("--flush-each/--no-flush-each", default=None, help="Sync the disk with every batch.")
+@click.option("--alter", is_flag=True, help="Change the topics that are there already.")
+@json_option
+def init_command(  # noqa: PLR0917  click gives them by name
+    url: str,
+    partitions: int | None,
+    replication: int | None,
+    retention: str | None,
+    retention_bytes: str | None,
+    segment_bytes: str | None,
+    flush_each: bool | None,
+    alter: bool,
+    as_json: bool,
+) -> None:
+    """Make the topics of a log in Kafka, or look at those that are there.
+
+    policy and cells are compacted: they keep the newest record of each key whatever the retention is.
+    Keep records until the lake has them, and as long as you may want to make the lake again from the
+    log.  Exit status 1 where topics that are there differ from what is asked for; --alter changes them.
+
+    \b
+    headrace log init kafka://127.0.0.1:9092/demo --partitions 8 --retention 30d
+    headrace log init kafka://127.0.0.1:9092/demo --retention 90d --alter
+    """
+    from lake import log_admin
+    from lake.kafka_topics import Keeping
+
+    keeping = Keeping(
+        retention_ms=None if retention is None else log_admin.duration_ms(retention),
+        retention_bytes=None if retention_bytes is None else log_admin.size_bytes(retention_bytes),
+        segment_bytes=None if segment_bytes is None else log_admin.size_bytes(segment_bytes),
+        flush_each=flush_each,
+    )
+    rows, different = log_admin.init(url, partitions, replication, keeping, alter=alter)
+    if as_json:
+        show_json({"topics": rows, "different": different})
+    else:
+        show_table(rows)
+    if different:
+        for topic, settings in different.items():
+            wanted = ", ".join(f"{name}={value}" for name, value in settings.items())
+            click.echo(f"{topic} is otherwise than asked for ({wanted}); --alter changes it", err=True)
+        sys.exit(DIFFERS)
+
+
+@log_group.command("status")
+@click.argument("target", metavar="RUN|LOGURL")
+@json_option
+def status_command(target: str, as_json: bool) -> None:
+    """How long each partition of a log is; for a run's folder also how far behind its lake is.
+
+    \b
+    headrace log status runs/demo
+    headrace log status kafka://127.0.0.1:9092/demo --json
+    """
+    import msgspec
+
+    from lake import log_admin
+
+    lanes = log_admin.status(target)
+    behind = sum(lane.lag or 0 for lane in lanes)
+    if as_json:
+        show_json({"partitions": lanes, "records": sum(lane.records for lane in lanes), "lag": behind})
+        return
+    rows = [msgspec.structs.asdict(lane) for lane in lanes]
+    if lanes[0].lake is None:
+        rows = [{n: v for n, v in row.items() if n not in ("lake", "lag")} for row in rows]
+    show_table(rows)
+    click.echo(
+        f"{sum(lane.records for lane in lanes)} records"
+        + ("" if lanes[0].lake is None else f"; the lake is {behind} behind")
+    )

@@ -104,8 +104,17 @@ class KafkaReader:
         now = time.monotonic()
         if found:
             self._heard = self._probed = now
-        elif now - self._probed > PROBE_EVERY_S:
+            return
+        self._skip_gaps()
+        if now - self._probed > PROBE_EVERY_S:
             self._probe(now)
+
+    def _skip_gaps(self) -> None:
+        """Follow the consumer over offsets that compaction left empty: no record tells us of those."""
+        for partition, at in self._positions.items():
+            reached = self._consumer.position(self._cluster.lane(partition), timeout_ms=int(1000 * PROBE_S))
+            if reached is not None and reached > at:
+                self._positions[partition] = reached
 
     def _probe(self, now: float) -> None:
         """Nothing came for a while: is there nothing, or does nobody answer?"""

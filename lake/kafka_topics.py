@@ -195,7 +195,7 @@ def alter(cluster: Cluster, changes: Mapping[str, Mapping[str, str]]) -> None:
             )
         finally:
             admin.close()
-    refused = {n: said for n, said in answer.get("topic", {}).items() if "NoError" not in str(said)}
+    refused = {n: said for n, said in answer.get("topic", {}).items() if said != "OK"}
     if refused:
         raise LogError(f"{cluster}: the broker refused to change {refused}")
 

@@ -109,6 +109,9 @@ class Log(Protocol):
     def partitions(self, topic: str) -> int:
         """The number of partitions of a topic."""
 
+    def begin_offsets(self, topic: str) -> dict[int, int]:
+        """For each partition the offset of its oldest record: retention moves it on."""
+
     def end_offsets(self, topic: str) -> dict[int, int]:
         """For each partition the offset that the next record will have."""
 

@@ -252,13 +252,19 @@ class KafkaLog:
     def partitions(self, topic: str) -> int:
         return count_of(self._counts, topic)
 
+    def begin_offsets(self, topic: str) -> dict[int, int]:
+        return self._ask("beginning_offsets", topic)
+
     def end_offsets(self, topic: str) -> dict[int, int]:
+        return self._ask("end_offsets", topic)
+
+    def _ask(self, what: str, topic: str) -> dict[int, int]:
         lanes = [self._cluster.lane((topic, p)) for p in range(count_of(self._counts, topic))]
         with self._held(self._ask_lock), self._cluster.explained("asking for offsets"):
             if self._asker is None:
                 self._asker = self._cluster.consumer()
-            ends = self._asker.end_offsets(lanes, timeout_ms=self._cluster.wait_ms)
-        return {lane.partition: ends[lane] for lane in lanes}
+            offsets = getattr(self._asker, what)(lanes, timeout_ms=self._cluster.wait_ms)
+        return {lane.partition: offsets[lane] for lane in lanes}
 
     def members(self, group: str, instance: str | None = None, session_s: float = SESSION_S) -> Members:
         """This process as one of the workers `group`, who share out the lanes; see Members."""

@@ -267,6 +267,10 @@ class SqliteLog:
     def partitions(self, topic: str) -> int:
         return count_of(self._counts, topic)
 
+    def begin_offsets(self, topic: str) -> dict[int, int]:
+        """Zero: nothing is ever taken away."""
+        return dict.fromkeys(range(count_of(self._counts, topic)), 0)
+
     def end_offsets(self, topic: str) -> dict[int, int]:
         lanes = [(topic, p) for p in range(count_of(self._counts, topic))]
         with self._ask_lock, _explained(self._path):
