@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tarfile
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,6 +19,7 @@ from ingest.tables import EventTables
 from lake.as_of import AsOfError, moment, shown
 from lake.config import Admission
 from lake.log import open_log
+from lake.models import EVENT_TABLES
 from lake.optimize import optimize_table
 from lake.query import QueryError, open_lake
 from lake.stats import stats
@@ -170,6 +172,19 @@ def test_it_reaches_back_over_an_optimize_until_that_deletes_the_files(
     assert found is not None
     assert found.exact
     assert found.calls == before[-1][0]["n"]
+
+
+def test_a_column_that_was_added_later_is_null_then(tmp_path: Path) -> None:
+    """A lake of the previous version has every declared column, as of any moment."""
+    with tarfile.open(Path(__file__).parents[1] / "golden/recorded/v1.tar.xz") as recorded:
+        recorded.extractall(tmp_path, filter="data")
+    for as_of in (None, "events/calls@2"):
+        lake = open_lake(tmp_path, as_of=as_of)
+        for name, schema in EVENT_TABLES.items():
+            table = lake.arrow(name)
+            assert set(table.column_names) == set(schema.names), name
+            assert table.select(schema.names).cast(schema).num_rows == table.num_rows
+        assert lake.arrow("event_calls")["schema"].null_count == lake.arrow("event_calls").num_rows > 0
 
 
 def test_the_command_takes_it(lake: tuple[Path, list[datetime]]) -> None:
