@@ -84,7 +84,7 @@ class Proxy:
     closed: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.writer = EventWriter(self.log)
+        self.writer = EventWriter(self.log, retry_s_max=self.limits.log_wait_s_max)
         self.caller = Caller(self.engine, self.writer, self.limits, self.clock)
 
     def identity(self, scope: Scope) -> Identity:

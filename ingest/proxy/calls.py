@@ -62,6 +62,8 @@ class Limits:
 
     `generate_s_max` is one attempt of one call (an hour: long answers on a loaded engine);
     `engine_wait_s_max` is the time that harnesses' own clients wait for one reply (capture.md).
+    `log_wait_s_max`: a reply is held so long for a log that is away, and then fails by name; the log's own
+    wait for its last try comes on top (30 s for Kafka).
     """
 
     context_tokens: int
@@ -75,6 +77,7 @@ class Limits:
     generate_s_max: float = 3600.0
     abort_s_max: float = 10.0
     close_s_max: float = 90.0
+    log_wait_s_max: float = 60.0
     keep_alive_s: float = 10.0
 
 

@@ -1,8 +1,9 @@
 """Events to the log: those that come at the same time share one transaction.
 
 Guarantees: `append` returns after the log has acknowledged the event and raises what the log raised;
-nothing is dropped; at most `pending_max` events wait, and then `append` waits too; the log being out
-of reach is retried for `retry_s_max` seconds, since readers remove what is written twice.
+nothing is dropped; at most `pending_max` events of together `pending_bytes_max` wait, and then `append`
+waits too; the log being out of reach is retried for `retry_s_max` seconds, since readers remove what is
+written twice.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from lake.metrics import proxy_metrics
 
 RETRY_S_MIN = 0.05
 RETRY_S_STEP_MAX = 2.0
+EVENT_OVERHEAD_BYTES = 1024  # the fields of an event that are no text and no bytes, and what waits for it
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     event: Event
+    size: int
     done: asyncio.Future[None]
 
 
@@ -35,12 +38,16 @@ class EventWriter:
         log: Log,
         *,
         pending_max: int = 4096,
+        pending_bytes_max: int = 256 << 20,
         batch_max: int = 512,
+        batch_bytes_max: int = 16 << 20,
         collect_s: float = 0.002,
         retry_s_max: float = 60.0,
     ) -> None:
         self._log = log
-        self._batch_max = batch_max
+        self._batch_max, self._batch_bytes_max = batch_max, batch_bytes_max
+        self._bytes, self._bytes_max = 0, pending_bytes_max  # of events that wait; one alone may be larger
+        self._room = asyncio.Condition()
         self._collect_s = collect_s
         self._retry_s_max = retry_s_max
         self._queue: asyncio.Queue[_Waiting] = asyncio.Queue(pending_max)
@@ -62,20 +69,38 @@ class EventWriter:
 
     async def append(self, event: Event) -> None:
         """Returns when the event is in the log.  Raises EventError, LogError."""
-        done = asyncio.get_running_loop().create_future()
+        waiting = _Waiting(event, _size(event), asyncio.get_running_loop().create_future())
         with proxy_metrics().events_waiting.track_inprogress():
-            await self._queue.put(_Waiting(event, done))
-            await done
+            async with self._room:
+                await self._room.wait_for(lambda: self._fits(waiting.size))
+                self._bytes += waiting.size
+            try:
+                await self._queue.put(waiting)
+            except BaseException:
+                await self._give([waiting])
+                raise
+            await waiting.done
+
+    def _fits(self, size: int) -> bool:
+        return not self._bytes or self._bytes + size <= self._bytes_max
+
+    async def _give(self, batch: Sequence[_Waiting]) -> None:
+        async with self._room:
+            self._bytes -= sum(w.size for w in batch)
+            self._room.notify_all()
 
     async def _run(self) -> None:
         while True:
             batch = [await self._queue.get()]
             await asyncio.sleep(self._collect_s)
-            while len(batch) < self._batch_max and not self._queue.empty():
+            size = batch[0].size
+            while len(batch) < self._batch_max and size < self._batch_bytes_max and not self._queue.empty():
                 batch.append(self._queue.get_nowait())
+                size += batch[-1].size
             try:
                 await self._write(batch)
             finally:
+                await self._give(batch)
                 for _ in batch:
                     self._queue.task_done()
 
@@ -110,6 +135,12 @@ class EventWriter:
                     ) from error
             await asyncio.sleep(pause)
             pause = min(pause * 2, RETRY_S_STEP_MAX)
+
+
+def _size(event: Event) -> int:
+    """About the bytes that an event holds in memory."""
+    fields = (getattr(event, name) for name in event.__struct_fields__)
+    return EVENT_OVERHEAD_BYTES + sum(len(value) for value in fields if isinstance(value, bytes | str))
 
 
 def _settle(batch: Sequence[_Waiting], error: Exception | None) -> None:

@@ -10,6 +10,7 @@ import pytest
 from ingest.proxy.writer import EventWriter
 from lake.events import EventError, ExecutionFinished, ExecutionLaunched
 from lake.log import LogCorrupt, LogError, LogUnavailable, open_log
+from tests.support.events import tool
 from tests.support.running_proxy import read_events
 
 
@@ -86,3 +87,28 @@ async def test_the_queue_has_a_bound_and_stop_waits(log):
     await asyncio.gather(*waiting)
     await writer.stop()
     assert len(read_events(log, "executions")) == 9
+
+
+async def test_the_bytes_that_wait_have_a_bound_and_an_event_that_is_larger_goes_alone(log):
+    append, gate, sizes = log.append, threading.Event(), []
+
+    def held(events):
+        gate.wait()
+        sizes.append(sum(len(e.result) for e in events))
+        return append(events)
+
+    log.append = held
+    writer = EventWriter(log, pending_bytes_max=100_000, batch_bytes_max=60_000)
+    writer.start()
+    large = [tool("g", k, b"x" * size) for k, size in enumerate([200_000, *[25_000] * 12, 200_000])]
+    waiting = [asyncio.create_task(writer.append(e)) for e in large]
+    await asyncio.sleep(0.1)
+    assert writer._queue.qsize() == 0, "the first is on its way, and there is no room beside it"
+    waiting[5].cancel()
+    gate.set()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    await writer.stop()
+    assert writer._bytes == 0
+    assert max(sizes) == 200_000
+    assert sorted(sizes)[-3] <= 85_000, "the last of a batch may go over its bound"
+    assert [e.tool_call_id for e in read_events(log, "tools")] == [str(k) for k in range(14) if k != 5]
