@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -252,3 +253,20 @@ def test_decode_says_what_is_wrong_with_a_claim(blobs: Blobs) -> None:
             decode(headers, bad, blobs)
     with pytest.raises(EventError, match="unknown field `claims`"):  # schema 1 has none
         decode(msgspec.structs.replace(headers, schema=1), value, blobs)
+
+
+def test_large_bytes_are_not_copied_on_their_way(log: Log) -> None:
+    """Out: hashed and written where they lie.  In: read once."""
+    size, room = 64 * MIB, 4 * MIB
+    event = tool("g", 1, bytes(size))
+    tracemalloc.start()
+    try:
+        log.append([event])
+        assert tracemalloc.get_traced_memory()[1] < room
+        (record,) = read_all(log, "tools")
+        tracemalloc.reset_peak()
+        found = event_of(record, log.blobs)
+        assert tracemalloc.get_traced_memory()[1] < size + room
+    finally:
+        tracemalloc.stop()
+    assert found == event

@@ -32,7 +32,7 @@ def read_events(log: Log, topic: str) -> list[Event]:
     try:
         events = []
         while any(reader.lag().values()):
-            events += [decode(r.headers, r.value) for r in reader.poll(1.0)]
+            events += [decode(r.headers, r.value, log.blobs) for r in reader.poll(1.0)]
         return events
     finally:
         reader.close()
