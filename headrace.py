@@ -343,8 +343,8 @@ def _show_replay(replay: dict[str, Any]) -> None:
     show_table(rows, title=f"{title}: run | replay")
 
 
-for _command in (sql_command, audit_command, lake_group, log_group, *ingest.commands.COMMANDS):
-    cli.add_command(_command)
+for _each in (sql_command, audit_command, lake_group, log_group, *ingest.commands.COMMANDS):
+    cli.add_command(_each)
 
 
 def _explain(error: BaseException) -> int:

@@ -65,3 +65,9 @@ def test_links_and_folders_exist() -> None:
         assert (ROOT / link).exists(), link
     for name in re.findall(r"`((?:lake|ingest|infra|docs|sql|trainer|schedulers|tests)/[\w./-]*)`", README):
         assert (ROOT / name).exists(), name
+
+
+def test_what_to_run_next_is_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `headrace run` says at its end: its own name where the shell finds it, else its path."""
+    monkeypatch.setattr("sys.argv", ["/somewhere/bin/headrace"])
+    assert headrace._command() == "/somewhere/bin/headrace"
