@@ -28,7 +28,17 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, RemoveAction
 
 from lake import failure
-from lake.parquet import FileReader, FileWriter, Reads, by_group, holds, sync_folder
+from lake.parquet import (
+    COMMIT_LEVEL,
+    MERGE_LEVEL,
+    FileReader,
+    FileWriter,
+    Reads,
+    by_group,
+    holds,
+    is_quick,
+    sync,
+)
 from lake.store_errors import (
     Fenced,
     FileGone,
@@ -272,14 +282,17 @@ class Table:
 
     def _write(self, rows: pa.Table) -> AddAction:
         rows = by_group(rows.select(self.schema.names).cast(self.schema))
-        return self._write_parts(new_name(time.time_ns()), [rows], data_change=True)
+        return self._write_parts(new_name(time.time_ns()), [rows], data_change=True, quick=is_quick(rows))
 
-    def _write_parts(self, name: str, parts: Iterable[pa.Table], *, data_change: bool) -> AddAction:
+    def _write_parts(
+        self, name: str, parts: Iterable[pa.Table], *, data_change: bool, quick: bool = False
+    ) -> AddAction:
         """Write one Parquet file, durable before its name is known to anybody."""
         failure.reach("store.before-write")
         writer = None
         try:
-            writer = FileWriter(self.fs, f"{self.root}/{name}", self.schema, local=self.local)
+            path, level = f"{self.root}/{name}", COMMIT_LEVEL if data_change else MERGE_LEVEL
+            writer = FileWriter(self.fs, path, self.schema, local=self.local, quick=quick, level=level)
             for rows in parts:
                 writer.write(rows)
             size = writer.close()
@@ -308,8 +321,8 @@ class Table:
             with telling(self.uri, local=True):
                 for version in range(before + 1, self.version + 1):
                     if os.path.exists(self._commit_file(version)):
-                        sync_folder(self._commit_file(version))
-                sync_folder(os.path.join(self.root, "_delta_log"))
+                        sync(self._commit_file(version))
+                sync(os.path.join(self.root, "_delta_log"))
         return self.version
 
     def entries(self) -> list[FileEntry]:

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from kafka import KafkaConsumer, TopicPartition
 
 from ingest.tables import BATCH_BYTES, EventTables, copy_all
+from lake.events import ModelCalled
 from lake.log import open_log
 from lake.store import Store
 from lake.tables import SCHEMAS
