@@ -12,6 +12,7 @@ import importlib
 import json
 import os
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 
 def measure(name: str) -> list[dict[str, Any]]:
-    """The rows of one benchmark.  Raises ValueError for a row that lacks a field."""
+    """The rows of one benchmark.  Raises ValueError for a row that lacks a field, and for an id twice."""
     print(f"{name} ...", file=sys.stderr, flush=True)
     rows: list[dict[str, Any]] = importlib.import_module(f"tests.bench.bench_{name}").run()
     for row in rows:
@@ -46,6 +47,9 @@ def measure(name: str) -> list[dict[str, Any]]:
             raise ValueError(
                 f"benchmark row {row.get('id')}: fields {sorted(row)}, {sorted(FIELDS)} are needed"
             )
+    twice = [i for i, n in Counter(row["id"] for row in rows).items() if n > 1]
+    if twice:
+        raise ValueError(f"benchmark {name}: several rows have the id {', '.join(twice)}")
     return rows
 
 

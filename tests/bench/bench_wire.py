@@ -64,18 +64,25 @@ def run() -> list[dict[str, Any]]:
     decoded_us = _us(lambda n: event_of(records[n]))
     row_us = _us(lambda _: to_table("calls", pairs), 1) / EVENTS
 
-    def row(what: str, value: float, unit: str = "us", bound: float | None = None) -> dict[str, Any]:
+    def row(
+        name: str, what: str, value: float, unit: str = "us", bound: float | None = None
+    ) -> dict[str, Any]:
         holds = None if bound is None else value <= bound
-        return {"id": "wire", "what": what, "value": value, "unit": unit, "bound": bound, "holds": holds,
+        return {"id": f"wire.{name}", "what": what, "value": value, "unit": unit, "bound": bound, "holds": holds,
                 "command": COMMAND}  # fmt: skip
 
     return [
-        row("record -> checked event, 2,500 tokens", decoded_us, bound=DECODED_US_MAX),
-        row("  of it msgpack alone", _us(lambda n: bare.decode(records[n].value))),
-        row("  of it the check", _us(lambda n: events[n].check())),
-        row("the same in unique tokens", (CONTEXT + OUTPUT) / decoded_us, "Mtoken/s"),
-        row("size of a record with its claims", _us(lambda n: size_of(records[n]))),
-        row("checked events -> Arrow rows, an event", row_us),
-        row("event -> record, checked and read back", _us(lambda n: encode(events[n]))),
-        row("record -> event with 5 MB claimed (read, sha256, checked)", claimed_us / 1e3, "ms"),
+        row("read", "record -> checked event, 2,500 tokens", decoded_us, bound=DECODED_US_MAX),
+        row("read.msgpack", "  of it msgpack alone", _us(lambda n: bare.decode(records[n].value))),
+        row("read.check", "  of it the check", _us(lambda n: events[n].check())),
+        row("read.tokens", "the same in unique tokens", (CONTEXT + OUTPUT) / decoded_us, "Mtoken/s"),
+        row("size", "size of a record with its claims", _us(lambda n: size_of(records[n]))),
+        row("rows", "checked events -> Arrow rows, an event", row_us),
+        row("write", "event -> record, checked and read back", _us(lambda n: encode(events[n]))),
+        row(
+            "read.claimed",
+            "record -> event with 5 MB claimed (read, sha256, checked)",
+            claimed_us / 1e3,
+            "ms",
+        ),
     ]
