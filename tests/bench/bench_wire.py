@@ -68,8 +68,10 @@ def run() -> list[dict[str, Any]]:
         name: str, what: str, value: float, unit: str = "us", bound: float | None = None
     ) -> dict[str, Any]:
         holds = None if bound is None else value <= bound
-        return {"id": f"wire.{name}", "what": what, "value": value, "unit": unit, "bound": bound, "holds": holds,
-                "command": COMMAND}  # fmt: skip
+        return {
+            "id": f"wire.{name}", "what": what, "value": value, "unit": unit, "bound": bound, "holds": holds,
+            "command": COMMAND,
+        }  # fmt: skip
 
     return [
         row("read", "record -> checked event, 2,500 tokens", decoded_us, bound=DECODED_US_MAX),
