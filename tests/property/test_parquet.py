@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -123,3 +124,25 @@ def test_a_group_is_read_with_at_most_twice_its_token_bytes(tmp_path: Path, toke
         assert rows.num_rows == 6 * EXECUTIONS
         assert own <= t.reads.token_bytes - before <= 2 * own
     assert t.reads.footers == 6  # of each file once
+
+
+def _chunks(path: str) -> dict[str, tuple[str, bool, bool]]:
+    """Column -> (compression, has a dictionary, has statistics) in the first row group."""
+    group = pq.read_metadata(path).row_group(0)
+    chunks = [group.column(i) for i in range(group.num_columns)]
+    return {
+        c.path_in_schema: (c.compression, c.has_dictionary_page, c.statistics is not None) for c in chunks
+    }
+
+
+@pytest.mark.parametrize("groups", [1, 40])
+def test_lists_are_plain_and_compressed_whatever_else_is(tmp_path: Path, groups: int) -> None:
+    t = Store(str(tmp_path)).table("t", SCHEMA)
+    t.append(table([(n % groups, 2500, 10) for n in range(120)]))
+    (path,) = t.files()
+    found = _chunks(path)
+    for name in ("ids.list.element", "logprobs.list.element", "raw"):
+        assert found[name] == ("ZSTD", False, False)
+    assert found["group_id"][2]
+    assert found["log_offset"][2]
+    assert found["group_id"][:2] == (("ZSTD", True) if groups == 1 else ("UNCOMPRESSED", False))
