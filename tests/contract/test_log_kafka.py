@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -30,18 +28,6 @@ refused = pytest.mark.filterwarnings(
 )
 WAIT_S = 3.0
 BOUND_S = 60.0  # far above every wait asked for: a hang, not a measure
-
-
-@contextmanager
-def frozen(broker: kafka.Broker) -> Iterator[None]:
-    """The broker stopped in the middle of whatever it does, as a machine that is cut off."""
-    if broker.environment is None:
-        pytest.skip("HEADRACE_TEST_KAFKA names a broker that is not ours to freeze")
-    os.kill(broker.pid(), signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(broker.pid(), signal.SIGCONT)
 
 
 @pytest.fixture
@@ -80,7 +66,10 @@ def test_an_append_to_a_frozen_broker_fails_and_the_next_one_works(
 ) -> None:
     before = threading.active_count()
     log.append([cell("s", 0)])
-    with frozen(kafka_broker), pytest.raises(LogUnavailable, match="an append of 2 events failed after"):
+    with (
+        kafka.frozen(kafka_broker),
+        pytest.raises(LogUnavailable, match="an append of 2 events failed after"),
+    ):
         log.append([cell("s", 1), cell("s", 2)])
     deadline = time.monotonic() + BOUND_S
     while True:  # the broker has to find out first that its own session is over
@@ -104,7 +93,7 @@ def test_asking_and_reading_a_frozen_broker_fails_in_bounded_time_and_goes_on_af
     assert log.end_offsets("cells") == {0: 1}
     reader = log.reader({("cells", 0): 0})
     assert len(reader.poll(BOUND_S)) == 1
-    with frozen(kafka_broker):
+    with kafka.frozen(kafka_broker):
         with pytest.raises(LogUnavailable, match="asking for offsets failed after"):
             log.end_offsets("cells")
         with pytest.raises(LogUnavailable, match="for 3 s, no broker answers"):
@@ -158,7 +147,10 @@ def test_a_frozen_broker_fills_the_budget_and_no_more(log: KafkaLog, kafka_broke
     """send() of kafka-python would take all 1,000 records and 100 MB."""
     log.append([tool("g", 0)])
     log._budget = budget = Budget(records_max=50, bytes_max=1_000_000)
-    with frozen(kafka_broker), pytest.raises(LogUnavailable, match=r"9 records, 9\d+ bytes are in flight"):
+    with (
+        kafka.frozen(kafka_broker),
+        pytest.raises(LogUnavailable, match=r"9 records, 9\d+ bytes are in flight"),
+    ):
         log.append([tool("g", n, b"x" * 100_000) for n in range(1_000)])
     assert budget.bytes <= 1_000_000
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -73,6 +74,18 @@ def require() -> None:
     if missing:
         sentence = f"{' and '.join(missing)} missing; install as root: {INSTALL}"
         (pytest.fail if os.environ.get("CI") else pytest.skip)(sentence)
+
+
+@contextmanager
+def frozen(broker: Broker) -> Iterator[None]:
+    """The broker stopped in the middle of whatever it does, as a machine that is cut off."""
+    if broker.environment is None:
+        pytest.skip("HEADRACE_TEST_KAFKA names a broker that is not ours to freeze")
+    os.kill(broker.pid(), signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(broker.pid(), signal.SIGCONT)
 
 
 @contextmanager
