@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
 TRIES = 3
+CONNECT_S = 10.0
+"""A cluster on this network answers within milliseconds."""
 
 Shard = TypeVar("Shard")
 Answer = TypeVar("Answer")
@@ -27,6 +30,10 @@ Watch = Callable[[str, int, int], None]
 
 class ShardFailed(RuntimeError):
     """Shards that failed TRIES times: which, and why."""
+
+
+class NoCluster(RuntimeError):
+    """No Ray cluster answers at this address."""
 
 
 class Executor(Protocol):
@@ -151,9 +158,12 @@ class OnRay:
         self.places: set[str] = set()
         self._ray = ray
         try:
+            host, colon, port = address.rpartition(":")
+            if colon and "://" not in address:  # ray.init would try for minutes, and end the process
+                socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
             ray.init(address=address, log_to_driver=False, logging_level="error")
-        except (ConnectionError, RuntimeError, TimeoutError) as error:
-            raise ShardFailed(
+        except (OSError, RuntimeError, ValueError) as error:
+            raise NoCluster(
                 f"no Ray cluster answers at {address} ({error}); start one by `ray start --head`, give its "
                 "address as HOST:PORT"
             ) from error

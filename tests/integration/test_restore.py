@@ -125,6 +125,7 @@ def test_the_number_of_partitions_comes_from_the_lake_and_another_is_refused(
     store = Store(made.lake)
     assert partitions_in(store) == 3
     refusal = pytest.raises(CannotRestore, match=r"log of 3 partitions, this one has 2; .*\?partitions=3")
+    refusal = pytest.raises(CannotRestore, match=r"log of 3 partitions, this one has 2; .*\?partitions=3")
     with closing(open_log(f"sqlite://{tmp_path}/two.db?partitions=2")) as log, refusal:
         restore(store, log)
     with closing(opened(made.lake, store, f"sqlite://{tmp_path}/new.db", str(tmp_path / "blobs"))) as log:
