@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 
 import duckdb
 import pyarrow as pa
@@ -42,20 +43,36 @@ def params_of(admission: Admission, set_name: str = "default") -> Params:
     )
 
 
+class ModelRunner:
+    """Runs models over event rows, on one thread; one connection serves for all."""
+
+    def __init__(self, models: Models, params: Params) -> None:
+        self._models, self._params = models, params
+        self._con = duckdb.connect()
+        self._con.execute("set threads = 1")
+        self._con.execute("set memory_limit = '2GB'")
+        self._con.register("dead_letters", DEAD_LETTERS.empty_table())
+
+    def run(self, events: Mapping[str, pa.Table], outputs: Sequence[str]) -> dict[str, pa.Table]:
+        """The outputs over event rows (topic -> rows; a topic that is not given is empty)."""
+        for topic, schema in SCHEMAS.items():
+            self._con.register(f"event_{topic}", events.get(topic, schema.empty_table()))
+        try:
+            return self._models.derive(self._con, outputs, self._params)
+        finally:
+            for topic in SCHEMAS:
+                self._con.unregister(f"event_{topic}")
+
+    def close(self) -> None:
+        self._con.close()
+
+
 def run_models(
     models: Models, events: Mapping[str, pa.Table], outputs: Sequence[str], params: Params
 ) -> dict[str, pa.Table]:
     """Models over event rows (topic -> rows; a topic that is not given is empty), on one thread."""
-    con = duckdb.connect()
-    try:
-        con.execute("set threads = 1")
-        con.execute("set memory_limit = '2GB'")
-        for topic, schema in SCHEMAS.items():
-            con.register(f"event_{topic}", events.get(topic, schema.empty_table()))
-        con.register("dead_letters", DEAD_LETTERS.empty_table())
-        return models.derive(con, outputs, params)
-    finally:
-        con.close()
+    with closing(ModelRunner(models, params)) as runner:
+        return runner.run(events, outputs)
 
 
 def _scores_before(scores: pa.Table, group: str, end: int) -> pa.Table:
@@ -86,7 +103,8 @@ class Materialiser:
         lanes: Iterable[int] | None = None,
         held_bytes_max: int = HELD_BYTES_MAX,
     ) -> None:
-        self._models, self._params, self._partitions = models, params, partitions
+        self._runner = ModelRunner(models, params)
+        self._params, self._partitions = params, partitions
         self._lanes = frozenset(range(partitions) if lanes is None else lanes)
         self._events = {t: store.table(f"events/{t}", SCHEMAS[t]) for t in STATE_TOPICS}
         self.open = OpenGroups(held_bytes_max)
@@ -116,29 +134,22 @@ class Materialiser:
             if topic in new:
                 self.open.add(topic, new[topic])
 
-    def complete(self) -> list[str]:
-        """Open groups with new rows that wait for nothing more, in order of their ids."""
-        groups = self.open.candidates()
-        if not groups:
-            return []
-        events = {topic: self.open.rows(topic, groups) for topic in STATE_TOPICS}
-        state = run_models(self._models, events, ["group_state"], self._params)["group_state"]
-        found: list[str] = state.filter(state["complete"])["group_id"].to_pylist()
-        return sorted(found)
-
-    def derive(self, groups: Sequence[str], positions: Mapping[Partition, int]) -> list[GroupReady]:
-        """Write the derived tables of complete groups; the events that announce them.
+    def derive(self, positions: Mapping[Partition, int]) -> list[GroupReady]:
+        """Write the derived tables of the groups that are complete now; the events that announce them.
 
         positions   where the event tables stand in the log: it fixes which scores count
 
-        May be called again with the same groups after it raised; nothing is written twice.  The
-        groups stay open until `announced`.
+        May be called again after it raised; nothing is written twice.  The groups stay open until
+        `announced`.
         """
-        now = {g: positions["scores", self._lane(g)] for g in groups}
-        self._ends |= self._set.claim({g: end for g, end in now.items() if g not in self._ends}, self._lane)
-        ready = []
-        for part in self._portions(groups):
-            ready += self._derive(part, {g for g in part if self._ends[g] < now[g]})
+        groups = self.open.candidates()
+        ready: list[GroupReady] = []
+        try:
+            for portion in self._portions(groups):
+                ready += self._derive(portion, positions)
+        except BaseException:
+            self.open.touch(groups)
+            raise
         return ready
 
     def announced(self, groups: Sequence[str]) -> None:
@@ -147,6 +158,9 @@ class Materialiser:
         for group in groups:
             self._ends.pop(group, None)
         self._set.forget(groups)
+
+    def close(self) -> None:
+        self._runner.close()
 
     def _lane(self, group: str) -> int:
         return partition_of(group, self._partitions)
@@ -176,14 +190,29 @@ class Materialiser:
             parts.append(self._events["calls"].read(there))
         return pa.concat_tables(parts)
 
-    def _derive(self, groups: Sequence[str], had_later_scores: set[str]) -> list[GroupReady]:
+    def _derive(self, groups: Sequence[str], positions: Mapping[Partition, int]) -> list[GroupReady]:
+        """Derive those of the groups that wait for nothing more: `group_state` is asked in the same run."""
+        now = {g: positions["scores", self._lane(g)] for g in groups}
+        ends = {g: self._ends.get(g, end) for g, end in now.items()}
         events = {t: self.open.rows(t, groups) for t in STATE_TOPICS if t != "calls"}
         events["calls"] = self._calls(groups)
-        for group in had_later_scores:
-            events["scores"] = _scores_before(events["scores"], group, self._ends[group])
-        derived = run_models(self._models, events, OUTPUTS, self._params)
-        self._set.append(derived, groups, self._lane)
-        return [self._ready(group, derived) for group in groups]
+        for group in groups:
+            if ends[group] < now[group]:
+                events["scores"] = _scores_before(events["scores"], group, ends[group])
+        derived = self._runner.run(events, ["group_state", *OUTPUTS])
+        state = derived.pop("group_state")
+        complete = sorted(state.filter(state["complete"])["group_id"].to_pylist())
+        new = {g: ends[g] for g in complete if g not in self._ends}
+        self._ends |= self._set.claim(new, self._lane)
+        others = [g for g in complete if self._ends[g] != ends[g]]  # another worker began these
+        self.open.touch(others)
+        mine = [g for g in complete if g not in others]
+        if not mine:
+            return []
+        if len(mine) < len(groups):
+            derived = {name: of_groups(table, mine) for name, table in derived.items()}
+        self._set.append(derived, mine, self._lane)
+        return [self._ready(group, derived) for group in mine]
 
     def _ready(self, group: str, derived: Mapping[str, pa.Table]) -> GroupReady:
         weights = of_groups(derived["weights"], [group])

@@ -1,8 +1,8 @@
 """The event rows of groups that are not ready yet, in memory, group by group.
 
-Narrow rows (without tokens) of every open group; the token lists of its calls too, as long as all of
-them together stay within a budget.  Beyond it the largest group gives its tokens up: they are read
-from the lake once, when that group is complete.
+The rows that came together stay together, sorted by group: a group is ranges of them, and nothing is
+copied.  Token lists are kept as long as all of them together stay within a budget.  Beyond it the oldest
+batch gives its tokens up: those of its groups are read from the lake, once, when a group is complete.
 
 A group is open from its `group.dispatched` to its `group.ready`.  Whoever adds rows adds the rows of
 `groups` first: what belongs to no open group is not kept.
@@ -10,7 +10,9 @@ A group is open from its `group.dispatched` to its `group.ready`.  Whoever adds 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,26 +33,32 @@ def narrow(rows: pa.Table) -> pa.Table:
     return rows
 
 
-def by_group(rows: pa.Table) -> dict[str, pa.Table]:
-    """The rows of each group, in their order, each with buffers of its own."""
-    if not rows.num_rows:
-        return {}
+def ranges(rows: pa.Table) -> Iterator[tuple[str, int, int]]:
+    """(group, first row, row after the last) of each run of rows of one group."""
     codes = rows["group_id"].combine_chunks().dictionary_encode()
-    order = np.argsort(codes.indices.to_numpy(zero_copy_only=False), kind="stable")
-    counts = np.bincount(codes.indices.to_numpy(zero_copy_only=False), minlength=len(codes.dictionary))
-    ends = np.cumsum(counts)
-    return {
-        group: rows.take(pa.array(order[end - count : end]))
-        for group, count, end in zip(codes.dictionary.to_pylist(), counts, ends, strict=True)
-    }
+    numbers = codes.indices.to_numpy(zero_copy_only=False)
+    names = codes.dictionary.to_pylist()
+    edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+    for start, stop in itertools.pairwise(edges):
+        yield names[numbers[start]], start, stop
+
+
+@dataclass(eq=False)
+class _Batch:
+    """Rows that came together.  The groups that have rows here hold it; without them it is gone."""
+
+    rows: pa.Table
+    groups: set[str] = field(default_factory=set)
+    nbytes: int = 0  # of its token lists, while they are here
 
 
 @dataclass
 class _Group:
     size: int = 0
-    rows: dict[str, list[pa.Table]] = field(default_factory=lambda: {t: [] for t in STATE_TOPICS})
+    parts: dict[str, list[tuple[_Batch, int, int]]] = field(
+        default_factory=lambda: {topic: [] for topic in STATE_TOPICS}
+    )
     endings: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ENDINGS, 0))
-    token_bytes: int = 0
     whole: bool = True  # the token lists of all of its calls are here
 
     def may_be_complete(self) -> bool:
@@ -59,11 +67,12 @@ class _Group:
 
 
 class OpenGroups:
-    """The open groups of a worker's lanes; `held_bytes` of token rows are kept at most `bytes_max`."""
+    """The open groups of a worker's lanes; batches of calls with tokens take `bytes_max` at most."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._groups: dict[str, _Group] = {}
+        self._held: deque[_Batch] = deque()  # batches of calls that have their tokens, oldest first
         self._touched: set[str] = set()
         self.held_bytes = 0
 
@@ -77,43 +86,51 @@ class OpenGroups:
         """Take in event rows; with `tokens` false the rows of calls come without their lists."""
         if topic not in STATE_TOPICS or not rows.num_rows:
             return
+        rows = rows.combine_chunks()
         if topic == "groups":
             self._dispatched(rows)
-        for name, part in by_group(rows).items():
+        batch = _Batch(rows)
+        endings = np.zeros(rows.num_rows, bool)
+        if topic in ENDINGS:
+            endings = pc.equal(rows["type"], ENDINGS[topic]).to_numpy()
+        for name, start, stop in ranges(rows):
             group = self._groups.get(name)
             if group is None:
                 continue
-            if topic == "calls":
-                part = self._calls(group, part, tokens=tokens)  # noqa: PLW2901
-            elif topic in ENDINGS:
-                group.endings[topic] += pc.sum(pc.equal(part["type"], ENDINGS[topic])).as_py()
-            group.rows[topic].append(part)
+            group.parts[topic].append((batch, start, stop))
+            group.whole = group.whole and (tokens or topic != "calls")
+            if topic in ENDINGS:
+                group.endings[topic] += int(endings[start:stop].sum())
+            batch.groups.add(name)
             self._touched.add(name)
+        if topic == "calls":
+            self._hold(batch, tokens=tokens)
         if topic == "groups":
             ready = rows.filter(pc.equal(rows["type"], "group.ready"))["group_id"]
             self.close(ready.unique().to_pylist())
-        while self.held_bytes > self._bytes_max:
-            self._let_go()
 
     def _dispatched(self, rows: pa.Table) -> None:
         new = rows.filter(pc.equal(rows["type"], "group.dispatched"))
         for name, size in zip(new["group_id"].to_pylist(), new["size"].to_pylist(), strict=True):
             self._groups.setdefault(name, _Group()).size = size
 
-    def _calls(self, group: _Group, part: pa.Table, *, tokens: bool) -> pa.Table:
-        group.whole = group.whole and tokens
-        if not group.whole:
-            return narrow(part)
-        group.token_bytes += part.nbytes
-        self.held_bytes += part.nbytes
-        return part
+    def _hold(self, batch: _Batch, *, tokens: bool) -> None:
+        if not tokens:
+            batch.rows = narrow(batch.rows)
+        elif batch.groups:
+            batch.nbytes = batch.rows.nbytes
+            self.held_bytes += batch.nbytes
+            self._held.append(batch)
+        while self.held_bytes > self._bytes_max:
+            self._let_go(self._held.popleft())
 
-    def _let_go(self) -> None:
-        """The largest group gives up its tokens."""
-        group = max(self._groups.values(), key=lambda g: g.token_bytes)
-        group.rows["calls"] = [narrow(part) for part in group.rows["calls"]]
-        self.held_bytes -= group.token_bytes
-        group.token_bytes, group.whole = 0, False
+    def _let_go(self, batch: _Batch) -> None:
+        """The oldest batch gives up its tokens."""
+        for name in batch.groups:
+            self._groups[name].whole = False
+        batch.rows = narrow(batch.rows)
+        self.held_bytes -= batch.nbytes
+        batch.nbytes = 0
 
     def candidates(self) -> list[str]:
         """The groups with new rows since the last call that may be complete, in order of their ids."""
@@ -130,17 +147,21 @@ class OpenGroups:
 
     def last_score_us(self, group: str) -> int:
         """When the group's last assessment came to lie in the log, in microseconds since 1970."""
-        scores = self._groups[group].rows["scores"]
-        return max((int(pc.max(part["appended_us"]).as_py()) for part in scores), default=0)
+        return int(pc.max(self.rows("scores", [group])["appended_us"]).as_py() or 0)
 
     def rows(self, topic: str, groups: Sequence[str]) -> pa.Table:
         """The rows of these groups."""
-        parts = [part for g in groups for part in self._groups[g].rows[topic]]
-        return pa.concat_tables([SCHEMAS[topic].empty_table(), *parts]).combine_chunks()
+        parts = [p for g in groups for p in self._groups[g].parts[topic]]
+        tables = [batch.rows.slice(start, stop - start) for batch, start, stop in parts]
+        return pa.concat_tables([SCHEMAS[topic].empty_table(), *tables])
 
     def close(self, groups: Iterable[str]) -> None:
-        """These groups are ready: their rows leave the memory."""
+        """These groups are ready: their rows leave the memory, with the last group of each batch."""
         for name in groups:
             group = self._groups.pop(name, None)
-            if group is not None:
-                self.held_bytes -= group.token_bytes
+            for batch, _, _ in group.parts["calls"] if group is not None else ():
+                batch.groups.discard(name)
+                if not batch.groups and batch.nbytes:
+                    self._held.remove(batch)
+                    self.held_bytes -= batch.nbytes
+                    batch.nbytes = 0

@@ -58,7 +58,7 @@ class Worker:
         self._models = Models.load()
         self._lanes = lanes or FixedLanes(0, 1, log.partitions("calls"))
         self._metrics = worker_metrics()
-        self._readers: list[Reader] = []
+        self._parts: list[Reader | Materialiser] = []
         self._retry_s, self._retry_at = RETRY_S_MIN, 0.0
         self._lag_at = 0.0
         self._open(self._lanes.owned())
@@ -67,9 +67,7 @@ class Worker:
     def _open(self, owned: frozenset[int]) -> None:
         """Begin with these lanes where the lake stands; what was read and not committed is read again."""
         self.owned = owned
-        for reader in self._readers:
-            reader.close()
-        self._readers = []
+        self._let_go()
         self._pending: list[Record] = []
         self._pending_bytes = 0
         self._since: float | None = None
@@ -80,12 +78,13 @@ class Worker:
             self._store, self._models, params_of(self._config.admission), partitions,
             lanes=owned, held_bytes_max=self._held_bytes_max,
         )  # fmt: skip
+        self._parts.append(self._materialiser)
         positions = self._tables.positions()
         groups = {p: at for p, at in positions.items() if p[0] == "groups"}
         self._groups = self._log.reader(groups)
-        self._readers.append(self._groups)
+        self._parts.append(self._groups)
         self._reader = self._log.reader({p: at for p, at in positions.items() if p not in groups})
-        self._readers.append(self._reader)
+        self._parts.append(self._reader)
         self._metrics.lanes.set(len(owned))
         logger.info("lanes %s from %s", sorted(owned), positions)
 
@@ -179,14 +178,9 @@ class Worker:
     def _derive(self) -> None:
         """Derive the groups that are complete now and announce them."""
         if not self._ready:
-            groups = self._materialiser.complete()
-            if not groups:
-                return
-            try:
-                self._ready = self._materialiser.derive(groups, self._tables.positions())
-            except BaseException:
-                self._materialiser.open.touch(groups)
-                raise
+            self._ready = self._materialiser.derive(self._tables.positions())
+        if not self._ready:
+            return
         now = now_us()
         events: list[Event] = [msgspec.structs.replace(e, time_us=now) for e in self._ready]
         self._log.append(events)
@@ -218,9 +212,13 @@ class Worker:
 
     def leave(self) -> None:
         """Let go at once; what is not committed is read again by whoever comes next."""
-        for reader in self._readers:
-            reader.close()
+        self._let_go()
         self._lanes.close()
+
+    def _let_go(self) -> None:
+        for part in self._parts:
+            part.close()
+        self._parts = []
 
 
 def lanes_of(log: Log, index: int, of: int, session_s: float) -> Lanes:
