@@ -27,7 +27,7 @@ from lake.config import Config
 from lake.events import Event, GroupReady
 from lake.layout import Run
 from lake.log import Log, LogUnavailable, Partition, Reader, Record, now_us
-from lake.metrics import serve, worker_metrics
+from lake.metrics import serve, worker_metrics, write_targets
 from lake.models import Models
 from lake.store import Fenced, Store, StoreFull, StoreUnavailable
 
@@ -249,7 +249,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the run stops us
     if arguments.metrics_port is not None:
-        serve(arguments.metrics_port)
+        port = serve(arguments.metrics_port)
+        write_targets(run.path, f"worker-{arguments.index}", [f"127.0.0.1:{port}"])
     log = run.open_log(config)
     lanes = lanes_of(log, arguments.index, arguments.of, config.ingest.session_s)
     worker = Worker(log, Store(run.lake), config, lanes)

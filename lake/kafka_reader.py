@@ -29,17 +29,17 @@ def _number(header: bytes) -> int | None:
 
 def _record(prefix: str, message: Any) -> Record:
     """The record of a message, also of one that another program wrote: `decode` refuses that later."""
-    headers = {name: value or b"" for name, value in message.headers}
-    appended_us = _number(headers.get(APPENDED_US, b""))
+    headers = dict(message.headers)
+    appended_us = _number(headers[APPENDED_US] or b"") if APPENDED_US in headers else None
     return Record(
         topic=message.topic.removeprefix(prefix + "."),
         partition=message.partition,
         offset=message.offset,
         key=(message.key or b"").decode(errors="replace"),
         headers=Headers(
-            type=headers.get("type", b"").decode(errors="replace"),
-            schema=_number(headers.get("schema", b"")) or 0,
-            event_id=headers.get("event_id", b"").decode(errors="replace"),
+            type=(headers.get("type") or b"").decode(errors="replace"),
+            schema=_number(headers.get("schema") or b"") or 0,
+            event_id=(headers.get("event_id") or b"").decode(errors="replace"),
         ),
         value=message.value or b"",
         appended_us=1000 * message.timestamp if appended_us is None else appended_us,

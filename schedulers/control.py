@@ -85,7 +85,10 @@ class Controller:
         engine, e = f"http://127.0.0.1:{(port := free_port())}", self._config.engine
         folder = ("--run", str(self._run.path))
         proxy = f"http://127.0.0.1:{(proxy_port := free_port())}"
-        self._process("worker", "ingest.worker", *folder)
+        workers = self._config.ingest.workers
+        for index in range(workers):
+            share = ("--index", str(index), "--of", str(workers), "--metrics-port", "0")
+            self._process(f"worker-{index}" if index else "worker", "ingest.worker", *folder, *share)
         waited = [
             self._process(
                 "engine",
