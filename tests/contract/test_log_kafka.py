@@ -17,7 +17,7 @@ from lake.events import EventError
 from lake.log import LogError, LogUnavailable, Record, open_log
 from lake.log_kafka import Budget, KafkaLog
 from lake.wire import Headers, decode
-from tests.support import appender, kafka
+from tests.support import kafka, many
 from tests.support.events import cell, tool
 
 pytestmark = pytest.mark.kafka
@@ -158,10 +158,10 @@ def test_a_frozen_broker_fills_the_budget_and_no_more(log: KafkaLog, kafka_broke
 # ------------------------------------------------------------------------------ records and URLs
 def test_a_record_of_another_program_is_handed_over_and_refused_by_decode(log: KafkaLog) -> None:
     producer = log._connected()
-    topic = log._cluster.topic("cells")
+    topic = log._cluster.topic("tools")
     producer.send(topic, None, b"\xff", [("type", b"\xff"), ("schema", b"one")], partition=0)
     producer.send(topic, b"plain", None, [], partition=0).get(timeout=BOUND_S)
-    first, second = read(log, "cells", 2)
+    first, second = read(log, "tools", 2)
     assert (first.key, first.headers, first.value) == ("\ufffd", Headers("\ufffd", 0, ""), b"")
     assert (second.key, second.headers, second.value) == ("", Headers("", 0, ""), b"plain")
     for record in (first, second):
@@ -207,32 +207,34 @@ def test_bad_urls_are_refused(url: str) -> None:
 
 
 # ------------------------------------------------------------------------------ three brokers
-def _ids(url: str, count: int) -> list[str]:
-    log = open_log(url)
-    reader = log.reader({("tools", 0): 0, ("tools", 1): 0, ("tools", 2): 0, ("cells", 0): 0})
-    ids: list[str] = []
-    deadline = time.monotonic() + BOUND_S
-    while len(ids) < count and time.monotonic() < deadline:
-        ids += [r.headers.event_id for r in reader.poll(1.0)]
-    ids += [r.headers.event_id for r in reader.poll(1.0)]
-    reader.close()
-    log.close()
-    return ids
+EVENTS, BATCH = 100_000, 2_000
 
 
 @pytest.mark.slow
 @refused
-def test_of_three_brokers_one_is_lost_and_no_record(tmp_path: Path) -> None:
+def test_of_three_brokers_one_is_killed_among_100_000_events_and_none_is_lost_or_twice(
+    tmp_path: Path,
+) -> None:
     with kafka.running(tmp_path, brokers=3) as cluster:
         url = f"kafka://{cluster.address}/lost?partitions=3&replication=3"
-        process = appender.start(url, "a", 400)
-        appender.begin(process)
+        process = many.start(url, EVENTS, BATCH)
         assert process.stdout is not None
-        for _ in range(100):
-            process.stdout.readline()
+        for _ in range(EVENTS // BATCH // 2):
+            assert process.stdout.readline()
         cluster.control("kill", "2")
-        process.communicate(timeout=4 * log_kafka.WAIT_S)
+        rest, _ = process.communicate(timeout=4 * log_kafka.WAIT_S)
         assert process.returncode == 0
-        ids = _ids(url, 1200)
-        assert sorted(ids) == sorted(e.event_id for n in range(400) for e in appender.batch("a", n))
+        assert rest.split()[-1] == str(EVENTS), "every append was acknowledged"
+        log = open_log(url)
+        reader = log.reader({("executions", p): 0 for p in range(3)})
+        ids: list[str] = []
+        deadline = time.monotonic() + BOUND_S
+        ends = {("executions", p): end for p, end in log.end_offsets("executions").items()}
+        while reader.positions() != ends:
+            ids += [r.headers.event_id for r in reader.poll(1.0, records_max=10_000)]
+            assert time.monotonic() < deadline
+        reader.close()
+        log.close()
+        assert len(ids) == EVENTS, "each once"
+        assert set(ids) == {f"e-{n}:launched" for n in range(EVENTS)}
     gc.collect()  # the sockets, while their warnings are ignored
