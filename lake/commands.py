@@ -31,7 +31,7 @@ def lake_group() -> None:
 
 @click.group("log")
 def log_group() -> None:
-    """Make a log, or fill one again."""
+    """Make a log, see how it stands, or fill one again."""
 
 
 @click.command("sql")
