@@ -106,13 +106,15 @@ def rebuild_command(  # noqa: PLR0917  click gives them by name
     headrace lake rebuild runs/demo --ray 10.0.0.1:6379 --into s3://bucket/again
     """
     from ingest.executors import Work, executor_of
-    from ingest.rebuild import discard, rebuild, replace
+    from ingest.rebuild import check_comparable, discard, rebuild, replace
     from lake.layout import Run
 
     if check and replacing:
         raise click.UsageError("--check removes what it built, --replace keeps it; leave one out")
     if replacing and set_names:
         raise click.UsageError("--replace is for a whole lake; leave --set-name out")
+    if check:
+        check_comparable(Run(run))
     with stages() as (bar, watch), executor_of(workers, ray_address) as executor:
         done = rebuild(Run(run), Work(executor, watch), into=into, set_names=set_names, say=bar.console.print)
     document: dict[str, object] = {

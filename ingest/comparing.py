@@ -81,10 +81,9 @@ def compare_set(
     pending   groups that a live worker may have derived and not announced: they may be there or not
     """
     folder = f"sets/{params.set_name}"
-    kept = {n: lake.existing(f"{folder}/{n}") for n in ("derivations", *OUTPUTS)}
-    tables = {n: table for n, table in kept.items() if table is not None}
-    if not tables:
-        return []
+    tables = {n: lake.existing(f"{folder}/{n}") for n in ("derivations", *OUTPUTS)}
+    if tables["derivations"] is None:  # a set that an older version made, or a replay, has none
+        del tables["derivations"]
     tokens = tokens_by_group(again.table("events/calls", SCHEMAS["calls"]))
     shards = [
         GroupsShard(lake=store.root, params=params, groups=part, tables=tuple(tables))
@@ -97,7 +96,7 @@ def compare_set(
     for name, table in tables.items():
         here = {g: d for answer in answers[:half] for g, d in answer[name].items()}
         new = {g: d for answer in answers[half:] for g, d in answer[name].items()}
-        more = groups_in(table) - set(groups) - set(pending)
+        more = groups_in(table) - set(groups) - set(pending) if table is not None else set()
         found.append(
             Compared(
                 table=f"{folder}/{name}",

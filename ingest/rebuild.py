@@ -4,8 +4,9 @@
            groups -> sets/NAME/*       one shard some groups, the same SQL as the live worker's
     both lakes -> ordered digests      one a partition of an event table, one a group of a derived table
 
-The rebuilt lake lies beside the run's own.  The run may be alive: what its lake has read of the log so
-far is compared.  A rebuild that was broken off is gone on with by giving it the same folder again.
+The rebuilt lake lies beside the run's own; where that is lost there is nothing to compare with.  The run
+may be alive: what its lake has read of the log so far is compared.  A rebuild that was broken off is gone
+on with by giving it the same folder again.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ingest.comparing import Compared, compare_events, compare_set
 from ingest.derived import DerivedSet
 from ingest.executors import Work
 from ingest.materialise import params_of
-from ingest.restore import app_id
+from ingest.restore import app_id, ends_in
 from ingest.shards import (
     GroupsShard,
     LaneShard,
@@ -37,6 +38,7 @@ from lake.holding import only_one
 from lake.layout import Run
 from lake.log import partition_of
 from lake.models import Params
+from lake.optimize import table_names
 from lake.query import read_params
 from lake.store import Store
 from lake.table import filesystem, is_local
@@ -100,7 +102,8 @@ def rebuild(
     work.do("lanes", copy_lane, _lanes(run, lake, again, partitions))
     ready = announced_in(again)
     wrong: list[str] = []
-    tables = compare_events(lake, again, work)
+    there = bool(ends_in(lake))
+    tables = compare_events(lake, again, work) if there else []
     for params in _sets(run, lake, ready, set_names):
         groups = _groups_of(lake, params.set_name, ready)
         said = {g: ready[g] for g in groups if g in ready and ready[g].set_name == params.set_name}
@@ -108,17 +111,29 @@ def rebuild(
         DerivedSet(again, params, groups).claim(ends, lambda group: partition_of(group, partitions))
         digests = derive_all(again, params, groups, work)
         wrong += [g for g, a in said.items() if digests[g] != a.digest]
-        tables += compare_set(lake, again, params, work, groups=groups, pending=pending_in(again))
-    rows = sum(t.rows_again for t in tables)
+        if there:
+            tables += compare_set(lake, again, params, work, groups=groups, pending=pending_in(again))
     return Rebuilt(
         lake=lake.root,
         path=again.root,
-        rows=rows,
+        rows=rows_in(again),
         seconds=time.monotonic() - began,
         places=len(work.executor.places),
         tables=tables,
         announced_differing=sorted(wrong),
     )
+
+
+def rows_in(store: Store) -> int:
+    """The rows of all tables of a lake."""
+    tables = [store.existing(name) for name in table_names(store)]
+    return sum(entry.rows for table in tables if table is not None for entry in table.entries())
+
+
+def check_comparable(run: Run) -> None:
+    """Raise CannotRebuild where a run has no lake yet that another could be compared with."""
+    if not ends_in(Store(run.lake)):
+        raise CannotRebuild(f"{run.lake} holds no events: nothing to compare; leave --check out to build it")
 
 
 def _absolute(root: str) -> str:

@@ -17,7 +17,7 @@ import pytest
 from ingest import rebuild as rebuilding
 from ingest.comparing import compare_events, compare_set
 from ingest.executors import Inline, Processes, ShardFailed, Work
-from ingest.rebuild import CannotRebuild, Rebuilt, discard, pending_in, rebuild, replace
+from ingest.rebuild import CannotRebuild, Rebuilt, check_comparable, discard, pending_in, rebuild, replace
 from ingest.restore import app_id
 from ingest.shards import groups_in
 from lake.digest import OrderedDigest
@@ -159,6 +159,25 @@ def test_a_group_too_many_or_too_few_is_found(run: Run, again: Rebuilt) -> None:
     rewrite(run, "sets/default/weights", another)
     rewrite(run, "sets/default/nodes", lambda rows: rows.filter(pc.not_equal(rows["group_id"], "g-000001")))
     assert compared(run, again) == {"sets/default/weights": ["g-999999"], "sets/default/nodes": ["g-000001"]}
+
+
+def test_a_lake_that_is_lost_is_made_again_and_tables_that_are_lost_are_named(
+    run: Run, tmp_path: Path
+) -> None:
+    shutil.rmtree(Path(run.lake) / "sets")
+    groups = [f"g-{n:06d}" for n in range(GROUPS)]
+    done = rebuild(run, Work(Inline()), into=str(tmp_path / "again"))
+    found = {t.table: (t.rows, t.differing) for t in done.tables if not t.equal}
+    assert found == {f"sets/default/{name}": (0, groups) for name in SET_TABLES[1:]}
+    shutil.rmtree(run.lake)
+    with pytest.raises(CannotRebuild, match="nothing to compare"):
+        check_comparable(run)
+    done = rebuild(run, Work(Inline()))
+    assert (done.tables, done.announced_differing) == ([], [])
+    assert done.rows > 0
+    replace(run, done)
+    work(run)
+    assert open_lake(run.path).rows("select count(*) as n from weights") == [{"n": 4 * GROUPS}]
 
 
 def test_what_came_into_the_log_since_is_made_and_not_compared(run: Run, tmp_path: Path) -> None:
