@@ -11,6 +11,7 @@ so a derivation that was broken off is finished by calling `append` again.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -18,6 +19,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lake.metrics import worker_metrics
 from lake.models import Params
 from lake.store import Store, Table
 
@@ -40,8 +42,8 @@ class SetDiffers(ValueError):
 class _Kept:
     """One table of the set: which groups it has, and where its lanes stand."""
 
-    def __init__(self, table: Table, groups: Sequence[str] | None) -> None:
-        self.table = table
+    def __init__(self, name: str, table: Table, groups: Sequence[str] | None) -> None:
+        self.name, self.table = name, table
         self.have: set[str] = set(table.read(groups, ["group_id"])["group_id"].unique().to_pylist())
         self._counts: dict[int, int | None] = {}
 
@@ -54,6 +56,7 @@ class _Kept:
         lanes = sorted({lane_of(g) for g in groups}) if lane_of else []
         self.open_lanes(lanes)
         counts = {lane: (self._counts[lane] or 0) + 1 for lane in lanes}
+        began = time.perf_counter()
         self.table.append(
             rows,
             {f"lane/{lane}": count for lane, count in counts.items()},
@@ -61,6 +64,9 @@ class _Kept:
         )
         self._counts |= counts
         self.have.update(groups)
+        worker_metrics().committed(
+            self.name, seconds=time.perf_counter() - began, rows=rows.num_rows, size_bytes=rows.nbytes
+        )
 
 
 class DerivedSet:
@@ -91,7 +97,7 @@ class DerivedSet:
                 self._keep(name, table)
 
     def _keep(self, name: str, table: Table) -> _Kept:
-        self._kept[name] = _Kept(table, self._groups)
+        self._kept[name] = _Kept(name, table, self._groups)
         self._kept[name].open_lanes(self._lanes)
         return self._kept[name]
 

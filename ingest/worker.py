@@ -205,7 +205,7 @@ class Worker:
 
     def close(self) -> None:
         """Read the log to its end, commit, and let go."""
-        while self.step(flush=True):
+        while self.step(flush=True) or self._pending or self._ready or self._clock() < self._retry_at:
             pass
         self.step(flush=True)
         self.leave()
