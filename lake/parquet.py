@@ -340,9 +340,8 @@ class FileReader:
 def conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """The rows with exactly these columns; those that they have not are null."""
     there = set(rows.column_names)
-    columns = [
-        rows[f.name].cast(f.type) if f.name in there else pa.nulls(rows.num_rows, f.type) for f in schema
-    ]
-    if not columns:
-        return rows.select([])
+    columns = []
+    for field in schema:
+        column = rows[field.name] if field.name in there else pa.nulls(rows.num_rows, field.type)
+        columns.append(column if column.type == field.type else column.cast(field.type))
     return pa.Table.from_arrays(columns, schema=schema)

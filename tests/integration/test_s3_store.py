@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import botocore.session
 import pytest
 
+from lake.optimize import optimize_table
 from lake.store import Fenced, Store, StoreUnavailable, Table
 from tests.support.forwarder import Forwarder, forwarding
 from tests.support.s3 import s3_server
@@ -82,4 +83,19 @@ def test_rows_of_a_group_are_read_alone(way: Forwarder) -> None:
     found = table.read(["g-003"])
     assert found["log_offset"].to_pylist() == list(range(3, 64, 8))
     assert table.reads.rows == 8
+    assert not way.cut
+
+
+def test_it_is_optimized_on_the_object_store(way: Forwarder) -> None:
+    store = Store("s3://headrace/lake")
+    table = store.table("t4", SCHEMA)
+    for n in range(4):
+        append(table, n)
+    done = optimize_table(store, "t4", retain_h=0)
+    assert (done.files_after, done.merged, done.vacuumed) == (1, 4, 4)
+    again = optimize_table(store, "t4", retain_h=0)
+    assert (again.merged, again.vacuumed, again.bytes_before) == (0, 0, done.bytes_after)
+    append(table, 4)  # its handle is from before
+    whole("t4", 5)
+    assert len(table.files()) == 2
     assert not way.cut
