@@ -11,6 +11,7 @@ Each may be run again after it failed half way: what it wrote is not written twi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -19,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ingest.derived import OUTPUTS, DerivedSet
-from ingest.materialise import TOKENS_AT_ONCE, digest_of_group, run_models
+from ingest.materialise import digest_of_group, run_models
 from ingest.open_groups import STATE_TOPICS
 from ingest.tables import copy_all
 from lake.blobs import Blobs
@@ -34,8 +35,8 @@ from lake.tables import SCHEMAS
 
 BATCH_BYTES = 64 << 20
 """Of records behind one commit of a rebuild: larger files than a live worker's."""
-GROUPS_AT_ONCE = 64
-"""Groups of one shard, at most; TOKENS_AT_ONCE bounds its memory."""
+GROUPS_AT_ONCE, TOKENS_AT_ONCE = 64, 2_000_000
+"""Of one shard, at most (a larger group is one alone): 20 MB of tokens, and a second of work."""
 DERIVATIONS_KEY = ("group_id",)
 
 
@@ -142,12 +143,18 @@ def portions(groups: Sequence[str], tokens: Mapping[str, int]) -> list[tuple[str
     return [*found, tuple(portion)] if portion else found
 
 
+@cache
+def _models() -> Models:
+    """Parsed once a process."""
+    return Models.load()
+
+
 def derive_groups(shard: GroupsShard) -> dict[str, str]:
     """Derive groups and write their rows; the digest of what a trainer reads of each."""
     store = Store(shard.lake)
     kept = DerivedSet(store, shard.params, shard.groups)
     events = {t: store.table(f"events/{t}", SCHEMAS[t]).read(shard.groups) for t in STATE_TOPICS}
-    derived = run_models(Models.load(), events, OUTPUTS, shard.params)
+    derived = run_models(_models(), events, OUTPUTS, shard.params)
     kept.append(derived, shard.groups)
     return {group: digest_of_group(derived, group) for group in shard.groups}
 
@@ -179,7 +186,7 @@ def _with_schema(rows: pa.Table) -> pa.Table:
 
 def digest_groups(shard: GroupsShard) -> dict[str, dict[str, tuple[int, str]]]:
     """table -> group -> (rows, digest) of its rows in the order of the model's key."""
-    store, models = Store(shard.lake), Models.load()
+    store, models = Store(shard.lake), _models()
     found: dict[str, dict[str, tuple[int, str]]] = {}
     for name in shard.tables:
         table = store.existing(f"sets/{shard.params.set_name}/{name}")

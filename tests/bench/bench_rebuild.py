@@ -24,7 +24,7 @@ from tests.support.load import Shape, Texts, wave
 
 COMMAND = "python -m tests.bench.bench_rebuild"
 SHAPE = Shape(groups=16, size=8, calls=8)
-WAVES = 3
+WAVES = 6
 
 
 def _run(path: Path) -> tuple[Run, int]:
