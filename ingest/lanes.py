@@ -27,6 +27,10 @@ class Lanes(Protocol):
     shared: bool
     """Whether another worker may rightly take a lane over: then a refused commit means to look again."""
 
+    @property
+    def generation(self) -> int:
+        """Changes whenever what is owned changes, also where a lane was lost and came back."""
+
     def owned(self) -> frozenset[int]:
         """What is owned now; to be asked every few seconds.  Raises LogUnavailable."""
 
@@ -41,6 +45,7 @@ class FixedLanes:
     """Every `of`-th lane from `index` on."""
 
     shared = False
+    generation = 0
 
     def __init__(self, index: int, of: int, partitions: int) -> None:
         if not 0 <= index < of:
@@ -60,6 +65,8 @@ class FixedLanes:
 class Membership(Protocol):
     """Membership in a consumer group (`lake.kafka_members.Members`)."""
 
+    @property
+    def generation(self) -> int: ...
     def lanes(self) -> frozenset[int]: ...
     def mirror(self, positions: Mapping[Partition, int]) -> None: ...
     def close(self) -> None: ...
@@ -72,6 +79,10 @@ class GroupLanes:
 
     def __init__(self, members: Membership) -> None:
         self._members = members
+
+    @property
+    def generation(self) -> int:
+        return self._members.generation
 
     def owned(self) -> frozenset[int]:
         return self._members.lanes()

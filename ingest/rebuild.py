@@ -149,6 +149,7 @@ def _prepare(run: Run, lake: Store, again: Store) -> int:
         raise CannotRebuild(f"{again.root} is the run's own lake; leave --into out, or give another folder")
     found = again.read_file(MARK)
     fs, path = filesystem(again.root)
+    fs.invalidate_cache()
     if found not in (None, mark) or (found is None and fs.exists(path) and fs.ls(path)):
         raise CannotRebuild(
             f"{again.root} holds {found.decode() if found else 'something else'}; give an empty folder, "
@@ -253,4 +254,5 @@ def replace(run: Run, rebuilt: Rebuilt) -> str:
 def discard(rebuilt: Rebuilt) -> None:
     """Remove a rebuilt lake."""
     fs, path = filesystem(rebuilt.path)
+    fs.invalidate_cache()  # listings from before it was built, and other processes built it
     fs.rm(path, recursive=True)

@@ -61,6 +61,7 @@ class Worker:
         self._parts: list[Reader | Materialiser] = []
         self._retry_s, self._retry_at = RETRY_S_MIN, 0.0
         self._lag_at = 0.0
+        self._generation = self._lanes.generation
         self._open(self._lanes.owned())
 
     # ------------------------------------------------------------------------------------- lanes
@@ -89,9 +90,10 @@ class Worker:
         logger.info("lanes %s from %s", sorted(owned), positions)
 
     def _look_at_lanes(self) -> None:
-        owned = self._lanes.owned()
-        if owned != self.owned:
+        owned, generation = self._lanes.owned(), self._lanes.generation
+        if (owned, generation) != (self.owned, self._generation):
             self._metrics.rebalances.inc()
+            self._generation = generation
             self._open(owned)
 
     # ------------------------------------------------------------------------------------- a step

@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 TOPICS_BY_GROUP = ("calls", "tools", "executions", "scores", "groups")  # co-partitioned
 TOPICS_SINGLE = ("policy", "cells")  # one partition each
@@ -66,15 +67,17 @@ def _negative(ids: bytes) -> bool:
     return bool(np.minimum.reduce(np.frombuffer(ids, _ID)) < 0)
 
 
-def _are_logprobs(data: bytes) -> bool:
+def are_logprobs(data: bytes | npt.NDArray[np.float32]) -> bool:
     """Whether all of these float32 are finite and none is above 0; two passes, which both notice a NaN."""
-    values = np.frombuffer(data, _LOGPROB)
+    values = np.frombuffer(data, _LOGPROB) if isinstance(data, bytes) else data
     if not values.size:
         return True
     return bool(np.maximum.reduce(values) <= _LOGPROB_MAX and np.minimum.reduce(values) > -math.inf)
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class Event(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False, forbid_unknown_fields=True
+):
     """What every event has: when it happened, in microseconds since 1970 (UTC).
 
     A field that is added has a default, and a new SCHEMA_VERSION: a reader refuses what it does not know.
@@ -100,6 +103,14 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
 
     def check(self) -> None:
         """Raise EventError where the fields contradict each other."""
+        self.check_shape()
+        self.check_tokens()
+
+    def check_shape(self) -> None:
+        """The part of `check` that looks at no token."""
+
+    def check_tokens(self) -> None:
+        """The part of `check` that looks at tokens; of many events at once: `lake.tables.are_sound`."""
 
 
 def _one_of(event: Event, name: str, value: str, allowed: tuple[str, ...]) -> None:
@@ -123,7 +134,7 @@ class GroupDispatched(Event, kw_only=True, frozen=True):
     def event_id(self) -> str:
         return f"{self.group_id}:dispatched"
 
-    def check(self) -> None:
+    def check_shape(self) -> None:
         if self.size < 1:
             raise EventError(f"{self.event_id}: size is {self.size}, at least 1 is needed")
 
@@ -214,7 +225,7 @@ class ExecutionFinished(Event, kw_only=True, frozen=True):
     def event_id(self) -> str:
         return f"{self.execution_id}:finished"
 
-    def check(self) -> None:
+    def check_shape(self) -> None:
         _one_of(self, "status", self.status, STATUSES)
         if self.calls < 0:
             raise EventError(f"{self.event_id}: calls is {self.calls}, at least 0 is needed")
@@ -251,7 +262,7 @@ class ExecutionScored(Event, kw_only=True, frozen=True):
     def event_id(self) -> str:
         return f"{self.execution_id}:scored:{self.evaluator}:{self.version}"
 
-    def check(self) -> None:
+    def check_shape(self) -> None:
         _one_of(self, "assessment", self.assessment, ASSESSMENTS)
         if (self.value is None) != (self.assessment == "missing"):
             raise EventError(
@@ -263,7 +274,7 @@ class ExecutionScored(Event, kw_only=True, frozen=True):
 
 
 # ----------------------------------------------------------------------------- calls and tools
-class VersionSpan(msgspec.Struct, frozen=True, array_like=True):
+class VersionSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Output tokens [start, end) were sampled by this policy version; None: the engine did not say."""
 
     version: Int | None
@@ -315,22 +326,17 @@ class ModelCalled(Event, kw_only=True, frozen=True):
     def n_output(self) -> int:
         return len(self.output_ids) // 4
 
-    def check(self) -> None:
+    def check_shape(self) -> None:
         _one_of(self, "role", self.role, ROLES)
         _one_of(self, "relation", self.relation, RELATIONS)
         for name, data in (("context_ids", self.context_ids), ("output_ids", self.output_ids)):
             if len(data) % 4:
                 raise EventError(f"{self.event_id}: {name} has {len(data)} bytes, not a multiple of 4")
-            if _negative(data):
-                raise EventError(f"{self.event_id}: {name} holds a negative token id")
-        if self.output_logprobs is not None:
-            if len(self.output_logprobs) != len(self.output_ids):
-                raise EventError(
-                    f"{self.event_id}: {len(self.output_logprobs) / 4:g} log-probabilities for "
-                    f"{self.n_output} output ids; one each is needed"
-                )
-            if not _are_logprobs(self.output_logprobs):
-                raise EventError(f"{self.event_id}: a log-probability is not finite or above 0")
+        if self.output_logprobs is not None and len(self.output_logprobs) != len(self.output_ids):
+            raise EventError(
+                f"{self.event_id}: {len(self.output_logprobs) / 4:g} log-probabilities for "
+                f"{self.n_output} output ids; one each is needed"
+            )
         if self.call_id < 0 or self.shared_len < 0:
             raise EventError(f"{self.event_id}: call_id {self.call_id}, shared_len {self.shared_len}")
         if (self.parent_call_id is None) != (self.shared_len == 0):
@@ -347,6 +353,13 @@ class ModelCalled(Event, kw_only=True, frozen=True):
             at = span.end
         if self.spans and at != self.n_output:
             raise EventError(f"{self.event_id}: version spans cover {at} of {self.n_output} tokens")
+
+    def check_tokens(self) -> None:
+        for name, data in (("context_ids", self.context_ids), ("output_ids", self.output_ids)):
+            if _negative(data):
+                raise EventError(f"{self.event_id}: {name} holds a negative token id")
+        if self.output_logprobs is not None and not are_logprobs(self.output_logprobs):
+            raise EventError(f"{self.event_id}: a log-probability is not finite or above 0")
 
 
 class ToolCalled(Event, kw_only=True, frozen=True):

@@ -42,7 +42,7 @@ class LogCorrupt(LogError):
     """The log holds what it must not."""
 
 
-class Record(msgspec.Struct, frozen=True):
+class Record(msgspec.Struct, frozen=True, gc=False):
     """One record as it lies in the log.  `appended_us` is the log's own clock."""
 
     topic: str

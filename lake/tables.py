@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from lake.events import CATALOGUE, TOPICS, Event, VersionSpan
+from lake.events import CATALOGUE, TOPICS, Event, VersionSpan, are_logprobs
 from lake.log import Record
 
 HEAD = (
@@ -130,6 +130,22 @@ def to_table(topic: str, pairs: Sequence[tuple[Record, Event]]) -> pa.Table:
         else:
             columns.append(_column(field, fields[field.name]))
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def are_sound(rows: pa.Table) -> bool:
+    """Whether every token id and log-probability of rows of `calls` is one: one pass over each column.
+
+    What `ModelCalled.check_tokens` asks of one event, of many at once.
+    """
+    for name, kind in BYTES_AS.items():
+        for chunk in rows[name].chunks:
+            values = chunk.flatten().to_numpy()
+            if pa.types.is_floating(kind.value_type):
+                if not are_logprobs(values):
+                    return False
+            elif values.size and values.min() < 0:
+                return False
+    return True
 
 
 def _values(events: Sequence[Event], names: Sequence[str]) -> dict[str, Sequence[Any]]:
