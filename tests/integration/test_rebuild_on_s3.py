@@ -37,7 +37,7 @@ def test_a_lake_on_s3_is_made_again_there_and_fills_a_log(
         discard(done)
         fs, path = filesystem(done.path)
         fs.invalidate_cache()
-        assert fs.find(path) == []
+        assert set(fs.find(path)) <= {path}  # SeaweedFS keeps the name of an empty folder
         into = f"sqlite://{tmp_path}/other.db"
         with closing(opened(run.lake, Store(run.lake), into, str(tmp_path / "blobs"))) as log:
             filled = restore(Store(run.lake), log)
