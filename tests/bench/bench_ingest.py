@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from kafka import KafkaConsumer, TopicPartition
 
 from ingest.tables import BATCH_BYTES, EventTables, copy_all
+from ingest.worker import prepare_process
 from lake.events import ModelCalled
 from lake.log import open_log
 from lake.store import Store
@@ -71,6 +72,7 @@ def _measure(address: str, prefix: str, folder: Path) -> dict[str, float]:
     """Seconds of each; this process is bound to one core."""
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     pa.set_cpu_count(1)
+    prepare_process()
     log = open_log(f"kafka://{address}/{prefix}")
 
     def ingest(number: int) -> EventTables:
