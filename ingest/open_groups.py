@@ -137,6 +137,11 @@ class OpenGroups:
         touched, self._touched = self._touched, set()
         return sorted(g for g in touched if g in self._groups and self._groups[g].may_be_complete())
 
+    def scores_missing(self, group: str) -> int | None:
+        """How many assessments an open group still needs, at least; None for one that is not open."""
+        found = self._groups.get(group)
+        return None if found is None else max(0, found.size - found.endings["scores"])
+
     def touch(self, groups: Iterable[str]) -> None:
         """Have these groups looked at again."""
         self._touched |= set(groups)

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -229,16 +230,19 @@ def copy_all(
     positions = tables.positions()
     ends = {(t, p): e for t in TOPICS for p, e in log.end_offsets(t).items() if (t, p) in positions}
     reader = log.reader(positions)
-    try:
+    with closing(reader), ThreadPoolExecutor(1) as writer:  # the next batch is read while one is written
+        written: Future[object] | None = None
         pending: list[Record] = []
         size = 0
         for records in read_to(reader, ends, 20_000):
             pending += records
             size += sum(len(r.value) + RECORD_BYTES for r in records)
             if size >= batch_bytes:
-                tables.commit(pending)
+                if written is not None:
+                    written.result()
+                written = writer.submit(tables.commit, pending)
                 pending, size = [], 0
+        if written is not None:
+            written.result()
         tables.commit(pending)
-    finally:
-        reader.close()
     return tables

@@ -16,7 +16,9 @@ import logging
 import math
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
@@ -41,6 +43,17 @@ LAG_EVERY_S = 2.0
 RETRY_S_MIN, RETRY_S_MAX = 0.2, 10.0
 
 logger = logging.getLogger("headrace.worker")
+
+
+@dataclass
+class _Pending:
+    """What was read and is not committed yet."""
+
+    records: list[Record] = field(default_factory=list)
+    nbytes: int = 0
+    since: float | None = None
+    scored: Counter[str] = field(default_factory=Counter)  # group -> assessments among the records
+    urgent: bool = False  # the last assessment of a group may be among them
 
 
 class Worker:
@@ -73,9 +86,7 @@ class Worker:
         """Begin with these lanes where the lake stands; what was read and not committed is read again."""
         self.owned = owned
         self._let_go()
-        self._pending: list[Record] = []
-        self._pending_bytes = 0
-        self._since: float | None = None
+        self._pending = _Pending()
         self._ready: list[GroupReady] = []  # derived, and not in the log yet
         self._tables = EventTables(self._log, self._store, owned)
         partitions = self._log.partitions("groups")
@@ -134,29 +145,42 @@ class Worker:
         return read
 
     def _read(self, wait_s: float) -> bool:
-        if self._pending_bytes >= READ_BYTES_MAX:
+        if self._pending.nbytes >= READ_BYTES_MAX:
             return False
-        room = READ_BYTES_MAX - self._pending_bytes
+        room = READ_BYTES_MAX - self._pending.nbytes
         records = self._reader.poll(wait_s, bytes_max=min(room, BATCH_BYTES))
         records += self._groups.poll(0.0)
-        if records and self._since is None:
-            self._since = self._clock()
         self._take(records)
         return bool(records)
 
     def _take(self, records: Sequence[Record]) -> None:
-        self._pending += records
-        self._pending_bytes += sum(len(r.value) + RECORD_BYTES for r in records)
-        self._metrics.pending_bytes.set(self._pending_bytes)
-        self._metrics.pending_records.set(len(self._pending))
+        pending = self._pending
+        if records and pending.since is None:
+            pending.since = self._clock()
+        pending.records += records
+        pending.nbytes += sum(len(r.value) + RECORD_BYTES for r in records)
+        for record in records:
+            if record.headers.type == "execution.scored":
+                pending.scored[record.key] += 1
+                missing = self._materialiser.open.scores_missing(record.key)
+                pending.urgent |= missing is not None and pending.scored[record.key] >= missing
+        self._show_pending()
+
+    def _show_pending(self) -> None:
+        self._metrics.pending_bytes.set(self._pending.nbytes)
+        self._metrics.pending_records.set(len(self._pending.records))
 
     def _due(self) -> bool:
-        """A commit begins every `commit_every_s` where there is work, or earlier for a large batch."""
-        if self._since is None:
+        """A commit begins every `commit_every_s` where there is work.
+
+        Earlier for a large batch, and for what may be the last score of a group: a trainer waits for it.
+        """
+        pending, now = self._pending, self._clock()
+        if pending.since is None:
             return False
-        now = self._clock()
-        old = now - self._since >= LINGER_S and now - self._committed >= self._config.commit_every_s
-        return old or self._pending_bytes >= BATCH_BYTES
+        every_s = 0.0 if pending.urgent else self._config.commit_every_s
+        old = now - pending.since >= LINGER_S and now - self._committed >= every_s
+        return old or pending.nbytes >= BATCH_BYTES
 
     def _commit(self) -> None:
         """Commit what was read.
@@ -164,10 +188,10 @@ class Worker:
         The groups are read to their end first: an event is appended after the dispatch of its group, so
         that the group of every event in this batch is then known.
         """
-        if not self._pending:
+        if not self._pending.records:
             return
         ends: dict[Partition, int] = {}
-        if any(r.topic != "groups" for r in self._pending):
+        if any(r.topic != "groups" for r in self._pending.records):
             at = self._groups.positions()
             ends = {
                 ("groups", p): end
@@ -177,9 +201,9 @@ class Worker:
         for records in read_to(self._groups, ends, 2000):
             self._take(records)
         self._committed = self._clock()
-        new = self._tables.commit(self._pending)
-        self._pending, self._pending_bytes, self._since = [], 0, None
-        self._take(())
+        new = self._tables.commit(self._pending.records)
+        self._pending = _Pending()
+        self._show_pending()
         self._materialiser.add(new)
         self._metrics.batches.inc()
         self._lanes.mirror(self._tables.positions())
@@ -214,7 +238,7 @@ class Worker:
 
     def close(self) -> None:
         """Read the log to its end, commit, and let go."""
-        while self.step(flush=True) or self._pending or self._ready or self._clock() < self._retry_at:
+        while self.step(flush=True) or self._pending.records or self._ready or self._clock() < self._retry_at:
             pass
         self.step(flush=True)
         self.leave()

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 2
 SCHEMA_OF_CLAIMS = 2
+CLAIMS_TAIL = 4096  # `encode` writes the claims last
 RECORD_BYTES_MAX = 1 << 20
 EVENT_BYTES_MAX = 256 << 20  # of one event with everything it claims
 IDENTITY_CHARS_MAX = 16 << 10  # of an event id and of a key: both stand beside the value
@@ -74,9 +75,13 @@ UNREADABLE = (ValueError, TypeError, OverflowError, RecursionError)
 
 def _parsed(kind: str, schema: int, value: bytes) -> tuple[Event, dict[str, Claim]]:
     """The event that a value holds, and what it claims; the event has no claimed field yet."""
-    claims = _claims_decoder.decode(value).claims if schema >= SCHEMA_OF_CLAIMS else {}
-    if claims:  # seldom: else the claims would be one more field to be made for every event
-        value = _encoder.encode({n: v for n, v in msgspec.msgpack.decode(value).items() if n != "claims"})
+    try:
+        return _decoders[kind].decode(value), {}
+    except msgspec.ValidationError:  # seldom: an event knows no field `claims`
+        claims = _claims_decoder.decode(value).claims if schema >= SCHEMA_OF_CLAIMS else {}
+        if not claims:
+            raise
+    value = _encoder.encode({n: v for n, v in msgspec.msgpack.decode(value).items() if n != "claims"})
     return _decoders[kind].decode(value), claims
 
 
@@ -205,7 +210,7 @@ def size_of(record: Record) -> int:
     Claims beyond EVENT_BYTES_MAX count for nothing: `decode` refuses them and fetches none.
     """
     size, claimed = len(record.value), 0
-    if record.headers.schema >= SCHEMA_OF_CLAIMS:
+    if record.headers.schema >= SCHEMA_OF_CLAIMS and b"claims" in record.value[-CLAIMS_TAIL:]:
         with contextlib.suppress(*UNREADABLE):
             claimed = sum(
                 max(0, length) for _, length in _claims_decoder.decode(record.value).claims.values()

@@ -96,7 +96,7 @@ def waits(log: Log, warm_s: float) -> list[float]:
 def measure(broker: kafka.Broker, folder: Path, name: str) -> tuple[float, list[float]]:
     """The rate reached, and the waits in ascending order."""
     url = f"kafka://{broker.address}/{name}?partitions=4"
-    run = a_run(folder / name, f"log={url}", "commit_every_s=0.25")
+    run = a_run(folder / name, f"log={url}", "commit_every_s=0.5")
     log = run.open_log()
     with Workers(run) as workers:
         worker = workers.start()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import random
 import signal
 import socket
 import subprocess
@@ -15,17 +15,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from s3fs import S3FileSystem
+
 WEED = Path(sys.executable).with_name("weed")
 KEY, SECRET = "headrace", "headrace-secret"
 READY_S_MAX = 60.0
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports p such that p and p + 10000 are free: SeaweedFS puts its gRPC there."""
+    """Ports p such that p and p + 10000 are free: SeaweedFS puts its gRPC there.
+
+    At random: test processes have numbers that follow each other, and start servers at the same time.
+    """
     found: list[int] = []
-    candidate = 20000 + os.getpid() % 10000
     while len(found) < count:
-        candidate += 1
+        candidate = random.randrange(20_000, 30_000)
+        if candidate in found:
+            continue
         try:
             for port in (candidate, candidate + 10000):
                 with socket.socket() as s:
@@ -90,11 +96,13 @@ class S3Server:
 def running(folder: Path) -> Iterator[S3Server]:
     """A server with its data in `folder`, started; killed at the end."""
     server = S3Server(folder)
+    S3FileSystem.clear_instance_cache()  # else a client of the server before this one is used on
     try:
         server.start()
         yield server
     finally:
         server.kill()
+        S3FileSystem.clear_instance_cache()
 
 
 @contextmanager
