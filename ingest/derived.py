@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ingest.at_once import AtOnce
 from lake.metrics import worker_metrics
 from lake.models import Params
 from lake.store import Store, Table
@@ -91,6 +91,7 @@ class DerivedSet:
         self._groups, self._lanes = groups, tuple(lanes)
         self._pin()
         self._kept: dict[str, _Kept] = {}
+        self._at_once = AtOnce(len(OUTPUTS) - 1)
         for name in ("derivations", *OUTPUTS):
             table = store.existing(f"{self._folder}/{name}")
             if table is not None:
@@ -155,8 +156,9 @@ class DerivedSet:
                 kept.append(of_groups(derived[name], new), new, lane_of)
 
         *together, last = OUTPUTS
-        with ThreadPoolExecutor(len(together)) as pool:  # they wait for the disk more than they work
-            list(pool.map(write, together))
+        self._at_once.each(
+            write, [(name,) for name in together]
+        )  # they wait for the disk more than they work
         write(last)
 
     def forget(self, groups: Iterable[str]) -> None:

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ingest.at_once import AtOnce
 from ingest.lanes import partitions_of
 from lake.events import TOPICS, TOPICS_BY_GROUP, Event, EventError
 from lake.log import Log, LogUnavailable, Partition, Reader, Record
@@ -81,6 +81,7 @@ class EventTables:
         self._seen = {t: Seen(self._newest_ids(t)) for t in {t for t, _ in self._partitions}}
         self._new: dict[str, list[pa.Table]] = {}
         self._metrics = worker_metrics()
+        self._at_once = AtOnce(COMMITS_AT_ONCE)
 
     def _newest_ids(self, topic: str) -> list[str]:
         ids: list[str] = self._tables[topic].tail(["event_id"], SEEN_MAX)["event_id"].to_pylist()
@@ -115,8 +116,7 @@ class EventTables:
         if len(by_topic) == 1:
             self._commit_topic(*by_topic.popitem())
             return
-        with ThreadPoolExecutor(COMMITS_AT_ONCE) as pool:
-            list(pool.map(self._commit_topic, by_topic, by_topic.values()))
+        self._at_once.each(self._commit_topic, by_topic.items())
 
     def _commit_topic(self, topic: str, records: Sequence[Record]) -> None:
         began = time.perf_counter()
@@ -230,19 +230,14 @@ def copy_all(
     positions = tables.positions()
     ends = {(t, p): e for t in TOPICS for p, e in log.end_offsets(t).items() if (t, p) in positions}
     reader = log.reader(positions)
-    with closing(reader), ThreadPoolExecutor(1) as writer:  # the next batch is read while one is written
-        written: Future[object] | None = None
+    with closing(reader):
         pending: list[Record] = []
         size = 0
         for records in read_to(reader, ends, 20_000):
             pending += records
             size += sum(len(r.value) + RECORD_BYTES for r in records)
-            if size >= batch_bytes:
-                if written is not None:
-                    written.result()
-                written = writer.submit(tables.commit, pending)
+            if size >= batch_bytes:  # in turn: a thread that writes meanwhile makes one core slower
+                tables.commit(pending)
                 pending, size = [], 0
-        if written is not None:
-            written.result()
         tables.commit(pending)
     return tables
