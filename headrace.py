@@ -31,6 +31,7 @@ __all__ = ["__version__", "main", "open", "replay"]
 
 PACKAGES = ("ingest", "lake", "schedulers", "trainer")
 RUNS = Path("runs")
+EXTRAS = ("kafka", "ray")  # optional packages that an extra of the same name brings
 
 
 def _ours() -> None:
@@ -360,6 +361,9 @@ def _explain(error: BaseException) -> int:
     if isinstance(error, KeyboardInterrupt | click.Abort):
         click.echo("stopped; the same command goes on from here", err=True)
         return DIFFERS
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] in EXTRAS:
+        click.echo(f"{error}; pip install 'headrace[{(error.name or '').split('.')[0]}]'", err=True)
+        return MISUSED
     click.echo(f"{type(error).__name__}: {error}", err=True)
     if isinstance(error, ValueError):
         return MISUSED

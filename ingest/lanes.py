@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from lake.events import TOPICS, TOPICS_BY_GROUP
-from lake.log import Partition
+from lake.log import Log, Partition
 
 
 def partitions_of(lanes: Iterable[int]) -> list[Partition]:
@@ -70,6 +70,11 @@ class Membership(Protocol):
     def lanes(self) -> frozenset[int]: ...
     def mirror(self, positions: Mapping[Partition, int]) -> None: ...
     def close(self) -> None: ...
+
+
+def has_groups(log: Log) -> bool:
+    """Whether the log shares out lanes among members of a group: Kafka does."""
+    return hasattr(log, "members")
 
 
 class GroupLanes:

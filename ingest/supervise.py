@@ -14,8 +14,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from ingest.lanes import has_groups
 from ingest.tables import app_id
 from lake.events import TOPICS
+from lake.holding import only_one
 from lake.layout import Run
 from lake.log import Log, Partition
 from lake.processes import Process, ProcessDied
@@ -138,12 +140,25 @@ def ingest(
     """Keep `workers` workers on a run until interrupted, or with `once` until the lake holds the whole log.
 
     Where the lake stands at the end, and how many workers were started again.  Raises ProcessDied,
-    LogUnavailable.
+    LogUnavailable, and RunBusy where the log is no Kafka and a `headrace run` is alive.
     """
-    config = run.config()
-    log = run.open_log(config)
+    log = run.open_log(run.config())
+    if has_groups(log):
+        return _ingest(run, log, Supervisor(run, workers, metrics_port, say), once=once, say=say, show=show)
+    with only_one(run):  # its own worker owns all lanes, for ever
+        return _ingest(run, log, Supervisor(run, workers, metrics_port, say), once=once, say=say, show=show)
+
+
+def _ingest(
+    run: Run,
+    log: Log,
+    supervisor: Supervisor,
+    *,
+    once: bool,
+    say: Callable[[str], None],
+    show: Callable[[Standing], None],
+) -> tuple[Standing, int]:
     watch = Watch(log, Store(run.lake))
-    supervisor = Supervisor(run, workers, metrics_port, say)
     try:
         supervisor.start()
         quiet = 0

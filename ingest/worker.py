@@ -24,7 +24,7 @@ from types import FrameType
 
 import msgspec
 
-from ingest.lanes import FixedLanes, GroupLanes, Lanes
+from ingest.lanes import FixedLanes, GroupLanes, Lanes, Membership, has_groups
 from ingest.materialise import HELD_BYTES_MAX, Materialiser, params_of
 from ingest.tables import BATCH_BYTES, RECORD_BYTES, EventTables, read_to
 from lake.config import Config
@@ -78,13 +78,20 @@ class Worker:
         self._retry_s, self._retry_at = RETRY_S_MIN, 0.0
         self._lag_at = 0.0
         self._committed = -math.inf  # when the last commit began
-        self._generation = self._lanes.generation
-        self._open(self._lanes.owned())
+        self._opened: tuple[frozenset[int], int] | None = None
+        self._look_at_lanes()
 
     # ------------------------------------------------------------------------------------- lanes
+    def _look_at_lanes(self) -> None:
+        """Begin again where what is owned changed, or where the last beginning did not succeed."""
+        found = (self._lanes.owned(), self._lanes.generation)
+        if found != self._opened:
+            self._opened = None
+            self._open(found[0])
+            self._opened = found
+
     def _open(self, owned: frozenset[int]) -> None:
         """Begin with these lanes where the lake stands; what was read and not committed is read again."""
-        self.owned = owned
         self._let_go()
         self._pending = _Pending()
         self._ready: list[GroupReady] = []  # derived, and not in the log yet
@@ -102,14 +109,8 @@ class Worker:
         self._reader = self._log.reader({p: at for p, at in positions.items() if p not in groups})
         self._parts.append(self._reader)
         self._metrics.lanes.set(len(owned))
+        self._metrics.rebalances.inc()
         logger.info("lanes %s from %s", sorted(owned), positions)
-
-    def _look_at_lanes(self) -> None:
-        owned, generation = self._lanes.owned(), self._lanes.generation
-        if (owned, generation) != (self.owned, self._generation):
-            self._metrics.rebalances.inc()
-            self._generation = generation
-            self._open(owned)
 
     # ------------------------------------------------------------------------------------- a step
     def step(self, wait_s: float = POLL_S, *, flush: bool = False) -> bool:
@@ -119,10 +120,11 @@ class Worker:
         tried again later.  Raises Fenced where another worker has taken lanes that are ours for ever.
         """
         try:
-            self._look_at_lanes()
             if self._clock() < self._retry_at:
+                self._lanes.owned()  # or they are given to others
                 time.sleep(min(wait_s, self._retry_at - self._clock()))
                 return False
+            self._look_at_lanes()
             read = self._read(wait_s)
             if flush or self._due():
                 self._commit()
@@ -133,7 +135,7 @@ class Worker:
             if not self._lanes.shared:
                 raise
             logger.warning("refused, another worker took over; looking at the lanes again: %s", error)
-            self._open(self._lanes.owned())
+            self._opened = None
             return True
         except (StoreFull, StoreUnavailable, LogUnavailable) as error:
             self._metrics.store_error(error)
@@ -256,10 +258,9 @@ class Worker:
 
 def lanes_of(log: Log, index: int, of: int, session_s: float) -> Lanes:
     """The lanes of worker `index` of `of`: by consumer group where the log has such, else fixed."""
-    from lake.log_kafka import KafkaLog
-
-    if isinstance(log, KafkaLog):
-        return GroupLanes(log.members("ingest", None, session_s))
+    if has_groups(log):
+        members: Membership = log.members("ingest", None, session_s)  # type: ignore[attr-defined]
+        return GroupLanes(members)
     return FixedLanes(index, of, log.partitions("calls"))
 
 

@@ -137,8 +137,10 @@ def open_log(url: str, blobs: Blobs | None = None) -> Log:
 
         return SqliteLog(url, blobs=blobs)
     if scheme == "kafka":
-        from lake.log_kafka import KafkaLog
-
+        try:
+            from lake.log_kafka import KafkaLog
+        except ModuleNotFoundError as error:
+            raise ValueError(f"log {url!r}: {error}; pip install 'headrace[kafka]'") from error
         return KafkaLog(url, blobs=blobs)
     raise ValueError(f"log {url!r}: use sqlite:///path/to/log.db or kafka://host:port/prefix")
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from lake.holding import only_one
 from lake.layout import Run
 from lake.query import open_lake
-from tests.support.command import document, start
+from tests.support.command import document, headrace, start
 from tests.support.run_events import finished_group
 from tests.support.workers import a_run, ids_in_lake, ids_of, ready_groups, until
 
@@ -61,3 +62,9 @@ def test_a_worker_that_dies_is_started_again(run: Run) -> None:
     assert "starting it again" in said
     assert "calls" in out
     assert ids_in_lake(run) == ids_of([*EVENTS, *more])
+
+
+def test_a_run_that_is_alive_keeps_its_lanes(run: Run) -> None:
+    with only_one(run):
+        said = headrace("ingest", str(run.path), "--once", folder=run.path, status=1).stderr
+    assert "in use by another" in said
