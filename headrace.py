@@ -367,7 +367,8 @@ def _explain(error: BaseException) -> int:
     click.echo(f"{type(error).__name__}: {error}", err=True)
     if isinstance(error, ValueError):
         return MISUSED
-    if not isinstance(error, RuntimeError):
+    ours = type(error).__module__.split(".")[0] in PACKAGES  # it says all there is to say
+    if not ours and not isinstance(error, RuntimeError):
         traceback.print_exception(error)
     return DIFFERS
 

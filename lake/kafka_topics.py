@@ -12,13 +12,15 @@ that was down for days still sees it all.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.errors import KafkaError
 
 from lake.events import TOPICS, TOPICS_SINGLE
 from lake.kafka_cluster import BATCH_BYTES_MAX, Cluster
@@ -31,11 +33,14 @@ COMPACTED_AFTER_MS = 7 * 24 * 3600 * 1000
 # the segment that is written to is never compacted: these two topics are small, so it is short
 COMPACTED_SEGMENT_MS, COMPACTED_SEGMENT_BYTES = 3600 * 1000, 16 << 20
 SEGMENT_BYTES, SEGMENT_BYTES_MIN = 128 << 20, 1 << 20  # Kafka 4 refuses less
+AGAIN_S = 0.2
 TOPIC_ALREADY_EXISTS = 36  # of the Kafka protocol
 SHOWN = (
     "cleanup.policy", "retention.ms", "retention.bytes", "segment.bytes", "min.insync.replicas",
     "flush.messages", "max.message.bytes", "min.compaction.lag.ms", "message.timestamp.type",
 )  # fmt: skip
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,31 +115,29 @@ def create(
     Raises ValueError where topics have another number of partitions, LogError where the broker refuses,
     LogUnavailable.
     """
+
+    def make(admin: Any) -> dict[str, int]:
+        found = {name: len(parts) for name, parts in _found(cluster, admin).items()}
+        if len(found) == len(TOPICS):
+            return found
+        counts = partition_counts(partitions or found.get("calls", PARTITIONS))
+        keep = keeping or Keeping()
+        missing = {
+            cluster.topic(t): {
+                "num_partitions": n,
+                "replication_factor": replication,
+                "configs": defaults(t, replication) | keep.asked(t),
+            }
+            for t, n in counts.items()
+            if t not in found
+        }
+        # another process may make them meanwhile: what counts is what is there afterwards
+        _check_created(cluster, admin.create_topics(missing, timeout_ms=cluster.wait_ms, raise_errors=False))
+        admin.wait_for_topics([cluster.topic(t) for t in counts], timeout_ms=cluster.wait_ms)
+        return {name: len(parts) for name, parts in _found(cluster, admin).items()}
+
     with cluster.explained("opening"):
-        cluster.reach()
-        admin = cluster.client(KafkaAdminClient)
-        try:
-            found = {name: len(parts) for name, parts in _found(cluster, admin).items()}
-            if len(found) < len(TOPICS):
-                counts = partition_counts(partitions or found.get("calls", PARTITIONS))
-                keeping = keeping or Keeping()
-                missing = {
-                    cluster.topic(t): {
-                        "num_partitions": n,
-                        "replication_factor": replication,
-                        "configs": defaults(t, replication) | keeping.asked(t),
-                    }
-                    for t, n in counts.items()
-                    if t not in found
-                }
-                # another process may make them meanwhile: what counts is what is there afterwards
-                _check_created(
-                    cluster, admin.create_topics(missing, timeout_ms=cluster.wait_ms, raise_errors=False)
-                )
-                admin.wait_for_topics([cluster.topic(t) for t in counts], timeout_ms=cluster.wait_ms)
-                found = {name: len(parts) for name, parts in _found(cluster, admin).items()}
-        finally:
-            admin.close()
+        found = _asked(cluster, make)
     expected = partition_counts(partitions or found["calls"])
     for topic, count in expected.items():
         if found[topic] != count:
@@ -150,15 +153,14 @@ def described(cluster: Cluster) -> list[Topic]:
 
     Raises LogError, LogUnavailable.
     """
+
+    def describe(admin: Any) -> tuple[dict[str, list[dict[str, Any]]], dict[str, Any]]:
+        found = _found(cluster, admin)
+        asked = [ConfigResource(ConfigResourceType.TOPIC, cluster.topic(t), list(SHOWN)) for t in found]
+        return found, admin.describe_configs(asked, config_filter="all")["topic"] if asked else {}
+
     with cluster.explained("looking at the topics"):
-        cluster.reach()
-        admin = cluster.client(KafkaAdminClient)
-        try:
-            found = _found(cluster, admin)
-            asked = [ConfigResource(ConfigResourceType.TOPIC, cluster.topic(t), list(SHOWN)) for t in found]
-            settings = admin.describe_configs(asked, config_filter="all")["topic"] if asked else {}
-        finally:
-            admin.close()
+        found, settings = _asked(cluster, describe)
     return [
         Topic(
             topic=topic,
@@ -185,19 +187,34 @@ def alter(cluster: Cluster, changes: Mapping[str, Mapping[str, str]]) -> None:
     Raises LogError where the broker refuses, LogUnavailable.
     """
     with cluster.explained("changing the topics"):
-        admin = cluster.client(KafkaAdminClient)
-        try:
-            answer = admin.alter_configs(
-                [
-                    ConfigResource(ConfigResourceType.TOPIC, cluster.topic(topic), dict(settings))
-                    for topic, settings in changes.items()
-                ]
-            )
-        finally:
-            admin.close()
+        resources = [
+            ConfigResource(ConfigResourceType.TOPIC, cluster.topic(topic), dict(settings))
+            for topic, settings in changes.items()
+        ]
+        answer = _asked(cluster, lambda admin: admin.alter_configs(resources))
     refused = {n: said for n, said in answer.get("topic", {}).items() if said != "OK"}
     if refused:
         raise LogError(f"{cluster}: the broker refused to change {refused}")
+
+
+def _asked(cluster: Cluster, ask: Callable[[Any], Answer]) -> Answer:
+    """What an administrator is told; asked again where the broker that it chose is away.
+
+    Raises KafkaError where no broker answers within the cluster's `wait_s`, or one refuses.
+    """
+    until = time.monotonic() + cluster.wait_s
+    while True:
+        cluster.reach()
+        try:
+            admin = cluster.client(KafkaAdminClient)
+            try:
+                return ask(admin)
+            finally:
+                admin.close()
+        except KafkaError as error:
+            if not error.retriable or time.monotonic() > until:
+                raise
+        time.sleep(AGAIN_S)
 
 
 def _found(cluster: Cluster, admin: Any) -> dict[str, list[dict[str, Any]]]:

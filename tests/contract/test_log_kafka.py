@@ -237,4 +237,8 @@ def test_of_three_brokers_one_is_killed_among_100_000_events_and_none_is_lost_or
         log.close()
         assert len(ids) == EVENTS, "each once"
         assert set(ids) == {f"e-{n}:launched" for n in range(EVENTS)}
+        for _ in range(6):  # whichever broker is asked first
+            log = open_log(url)
+            assert sum(log.end_offsets("executions").values()) == EVENTS
+            log.close()
     gc.collect()  # the sockets, while their warnings are ignored
