@@ -23,6 +23,7 @@ from contextlib import suppress
 
 import fsspec
 
+from lake.durable import sync
 from lake.events import EventError
 from lake.log import LogUnavailable
 
@@ -51,7 +52,7 @@ class Blobs:
         if self._local:
             try:
                 os.makedirs(self._path, exist_ok=True)
-                _sync(os.path.dirname(self._path))
+                sync(os.path.dirname(self._path))
             except OSError as error:
                 raise self._unavailable("cannot be made", error) from error
 
@@ -97,7 +98,7 @@ class Blobs:
         if not os.path.isdir(folder):
             with suppress(FileExistsError):  # another process was faster
                 os.mkdir(folder)
-            _sync(self._path)
+            sync(self._path)
         if not self._holds(path, sha256, len(data)):
             part = f"{folder}/part-{uuid.uuid4().hex}"
             try:
@@ -110,7 +111,7 @@ class Blobs:
             finally:
                 if os.path.exists(part):
                     os.unlink(part)
-        _sync(folder)  # also where another process renamed it a moment ago
+        sync(folder)  # also where another process renamed it a moment ago
 
     def get(self, sha256: str, size: int) -> bytes:
         """The `size` bytes with this sha256.  Raises BlobMissing, BlobDamaged, LogUnavailable."""
@@ -143,12 +144,3 @@ class Blobs:
             raise self._unavailable(f"{sha256} could not be read", error) from error
         if not there:
             raise self._unavailable(f"{sha256} could not be read", f"{whole} is not there")
-
-
-def _sync(folder: str) -> None:
-    """fsync a folder: the names in it are on the disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -24,6 +24,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lake.durable import sync
+
 ROW_GROUP_ROWS = 2000
 ROW_GROUP_BYTES = 16 << 20
 """Of one row group, uncompressed: bounds the memory of whoever reads a row group at a time."""
@@ -206,15 +208,6 @@ def is_quick(rows: pa.Table) -> bool:
     of 10 rows then take 39 ms to write instead of 99.
     """
     return bool(rows.num_rows < QUICK_ROWS * sum(1 for _ in row_groups(rows)))
-
-
-def sync(path: str) -> None:
-    """Make the bytes of a file, or the names in a folder, durable."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 @dataclass

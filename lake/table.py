@@ -28,6 +28,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, RemoveAction
 
 from lake import failure
+from lake.durable import sync
 from lake.parquet import (
     COMMIT_LEVEL,
     MERGE_LEVEL,
@@ -37,7 +38,6 @@ from lake.parquet import (
     by_group,
     holds,
     is_quick,
-    sync,
 )
 from lake.store_errors import (
     Fenced,

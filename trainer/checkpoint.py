@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from lake import failure
-from trainer.weights import fsync
+from lake.durable import sync
 
 
 class CheckpointError(RuntimeError):
@@ -61,10 +61,10 @@ def save(
     about = {"step": step, "policy_version": policy_version, "digest": digest, "consumed": list(consumed)}
     (part / "checkpoint.json").write_text(json.dumps(about))
     for path in (part / "state.safetensors", part / "checkpoint.json", part):
-        fsync(path)
+        sync(path)
     shutil.rmtree(target, ignore_errors=True)
     part.rename(target)
-    fsync(root)
+    sync(root)
     return target
 
 

@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from lake.durable import sync
 from trainer.backends.model import CausalLM, Shape
 
 TOKENIZER_FILES = (
@@ -49,15 +50,6 @@ def digest(state: Mapping[str, Tensor]) -> str:
     return h.hexdigest()
 
 
-def fsync(path: Path) -> None:
-    """Returns when the file's bytes, or the folder's entries, are on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def save(model: CausalLM, folder: Path, *, extra_files_from: Path | None = None) -> None:
     """Writes `folder` as a whole: a reader, and a crash at any point, sees all of it or nothing.
 
@@ -76,13 +68,13 @@ def save(model: CausalLM, folder: Path, *, extra_files_from: Path | None = None)
     try:
         _write(model, part, extra_files_from)
         for path in part.iterdir():
-            fsync(path)
-        fsync(part)
+            sync(path)
+        sync(part)
         part.rename(folder)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
-    fsync(folder.parent)
+    sync(folder.parent)
 
 
 def _write(model: CausalLM, part: Path, extra_files_from: Path | None) -> None:

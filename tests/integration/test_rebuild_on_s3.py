@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
-import botocore.session
 import pytest
 
 from ingest.executors import Inline, Work
@@ -14,20 +13,13 @@ from ingest.restore import opened, restore
 from lake.store import Store
 from lake.table import filesystem
 from tests.support.ingested import GROUPS, ingested_run
-from tests.support.s3 import s3_server
+from tests.support.s3 import bucket
 
 
 @pytest.mark.slow
-def test_a_lake_on_s3_is_made_again_there_and_fills_a_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lake_on_s3_is_made_again_there_and_fills_a_log(tmp_path: Path) -> None:
     (tmp_path / "s3").mkdir()
-    with s3_server(tmp_path / "s3") as environment:
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
-        client = botocore.session.get_session().create_client("s3")
-        client.create_bucket(Bucket="headrace")
-        client.close()
+    with bucket(tmp_path / "s3"):
         run = ingested_run(tmp_path / "run", "lake=s3://headrace/lake", partitions=2)
         done = rebuild(run, Work(Inline()))
         assert (done.differing, done.announced_differing) == ([], [])

@@ -6,15 +6,13 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
-import botocore.session
 import pytest
-from s3fs import S3FileSystem
 
 from lake.blobs import BlobDamaged, BlobMissing, Blobs
 from lake.log import LogUnavailable, open_log
 from lake.wire import event_of
 from tests.support.events import tool
-from tests.support.s3 import s3_server
+from tests.support.s3 import bucket
 
 DATA = b"0123456789" * 200_000
 NAME = hashlib.sha256(DATA).hexdigest()
@@ -22,12 +20,7 @@ NAME = hashlib.sha256(DATA).hexdigest()
 
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with s3_server(tmp_path_factory.mktemp("s3")) as environment, pytest.MonkeyPatch.context() as patch:
-        for name, value in environment.items():
-            patch.setenv(name, value)
-        client = botocore.session.get_session().create_client("s3")
-        client.create_bucket(Bucket="headrace")
-        client.close()
+    with bucket(tmp_path_factory.mktemp("s3")):
         yield
 
 
@@ -69,16 +62,9 @@ def test_a_bucket_that_is_not_there_is_unavailable_and_loses_nothing() -> None:
 @pytest.mark.slow
 def test_a_server_that_does_not_answer_is_unavailable(tmp_path: Path) -> None:
     """It is tried for a few seconds by its client; then whoever reads decides to wait."""
-    with s3_server(tmp_path) as environment, pytest.MonkeyPatch.context() as patch:
-        for name, value in environment.items():
-            patch.setenv(name, value)
-        client = botocore.session.get_session().create_client("s3")
-        client.create_bucket(Bucket="headrace")
-        client.close()
-        S3FileSystem.clear_instance_cache()  # else it is the client of the other server
+    with bucket(tmp_path):
         blobs = Blobs("s3://headrace/blobs")
         blobs.put(DATA)
         assert blobs.get(NAME, len(DATA)) == DATA
     with pytest.raises(LogUnavailable, match="could not be read"):
         blobs.get(NAME, len(DATA))
-    S3FileSystem.clear_instance_cache()

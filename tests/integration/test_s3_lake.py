@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import botocore.session
 import pytest
 
 from ingest.rederive import derive_set, fresh_lake
@@ -16,19 +15,14 @@ from lake.log import Log, open_log
 from lake.query import QueryError, open_lake
 from lake.store import Fenced, Store
 from tests.support.run_events import finished_group
-from tests.support.s3 import s3_server
+from tests.support.s3 import bucket
 
 GROUPS = [f"g-{n:06d}" for n in range(3)]
 
 
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with s3_server(tmp_path_factory.mktemp("s3")) as environment, pytest.MonkeyPatch.context() as patch:
-        for name, value in environment.items():
-            patch.setenv(name, value)
-        client = botocore.session.get_session().create_client("s3")
-        client.create_bucket(Bucket="headrace")
-        client.close()
+    with bucket(tmp_path_factory.mktemp("s3")):
         yield
 
 

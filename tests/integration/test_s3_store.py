@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import botocore.session
 import pytest
 
 from lake.optimize import optimize_table
 from lake.store import Fenced, Store, StoreUnavailable, Table
 from tests.support.forwarder import Forwarder, forwarding
-from tests.support.s3 import s3_server
+from tests.support.s3 import bucket
 from tests.support.store_appender import ROWS, SCHEMA, batch
 
 
 @pytest.fixture(scope="module")
 def way(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forwarder]:
-    with s3_server(tmp_path_factory.mktemp("s3")) as environment, pytest.MonkeyPatch.context() as patch:
-        for name, value in environment.items():
-            patch.setenv(name, value)
-        client = botocore.session.get_session().create_client("s3")
-        client.create_bucket(Bucket="headrace")
-        client.close()
-        with forwarding(int(environment["AWS_ENDPOINT_URL"].rsplit(":", 1)[1])) as forwarder:
-            patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{forwarder.port}")
-            yield forwarder
+    with (
+        bucket(tmp_path_factory.mktemp("s3")) as server,
+        forwarding(int(server.address.rsplit(":", 1)[1])) as forwarder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{forwarder.port}")
+        yield forwarder
 
 
 def append(table: Table, number: int) -> int:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import botocore.session
 import msgspec
 import pyarrow as pa
 import pytest
@@ -36,12 +35,7 @@ SCHEMA = pa.schema([("group_id", pa.string()), ("n", pa.int64())])
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[s3.S3Server]:
-    with s3.running(tmp_path_factory.mktemp("s3")) as server, pytest.MonkeyPatch.context() as patch:
-        for name, value in server.environment.items():
-            patch.setenv(name, value)
-        client = botocore.session.get_session().create_client("s3")
-        client.create_bucket(Bucket="headrace")
-        client.close()
+    with s3.bucket(tmp_path_factory.mktemp("s3")) as server:
         yield server
 
 

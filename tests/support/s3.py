@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import botocore.session
+import pytest
 from s3fs import S3FileSystem
 
 WEED = Path(sys.executable).with_name("weed")
@@ -106,10 +108,15 @@ def running(folder: Path) -> Iterator[S3Server]:
 
 
 @contextmanager
-def s3_server(folder: Path) -> Iterator[dict[str, str]]:
-    """Start a server with its data in `folder`; the environment by which its clients find it."""
-    with running(folder) as server:
-        yield server.environment
+def bucket(folder: Path) -> Iterator[S3Server]:
+    """A server with an empty bucket `headrace`, which this process and its children find."""
+    with running(folder) as server, pytest.MonkeyPatch.context() as patch:
+        for name, value in server.environment.items():
+            patch.setenv(name, value)
+        client = botocore.session.get_session().create_client("s3")
+        client.create_bucket(Bucket="headrace")
+        client.close()
+        yield server
 
 
 def _wait(server: subprocess.Popen[bytes], address: str, log: Path) -> None:
