@@ -8,7 +8,7 @@ import msgspec
 
 from ingest.derived import OUTPUTS
 from ingest.executors import Work
-from ingest.restore import app_id, ends_in
+from ingest.restore import ends_in
 from ingest.shards import (
     DigestShard,
     GroupsShard,
@@ -21,7 +21,7 @@ from ingest.shards import (
 from lake.log import Partition
 from lake.models import Params
 from lake.store import Store
-from lake.tables import SCHEMAS
+from lake.tables import SCHEMAS, app_id
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):

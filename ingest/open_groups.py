@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lake.parquet import group_edges
 from lake.tables import BYTES_AS, SCHEMAS
 
 STATE_TOPICS = ("groups", "calls", "executions", "scores")
@@ -35,12 +36,9 @@ def narrow(rows: pa.Table) -> pa.Table:
 
 def ranges(rows: pa.Table) -> Iterator[tuple[str, int, int]]:
     """(group, first row, row after the last) of each run of rows of one group."""
-    codes = rows["group_id"].combine_chunks().dictionary_encode()
-    numbers = codes.indices.to_numpy(zero_copy_only=False)
-    names = codes.dictionary.to_pylist()
-    edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
-    for start, stop in itertools.pairwise(edges):
-        yield names[numbers[start]], start, stop
+    names = rows["group_id"]
+    for start, stop in itertools.pairwise(group_edges(rows)):
+        yield names[start].as_py(), start, stop
 
 
 @dataclass(eq=False)

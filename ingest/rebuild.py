@@ -23,7 +23,7 @@ from ingest.comparing import Compared, compare_events, compare_set
 from ingest.derived import DerivedSet
 from ingest.executors import Work
 from ingest.materialise import params_of
-from ingest.restore import app_id, ends_in
+from ingest.restore import ends_in
 from ingest.shards import (
     GroupsShard,
     LaneShard,
@@ -42,7 +42,7 @@ from lake.optimize import table_names
 from lake.query import read_params
 from lake.store import Store
 from lake.table import filesystem, is_local
-from lake.tables import DEAD_LETTERS, SCHEMAS
+from lake.tables import DEAD_LETTERS, SCHEMAS, app_id
 
 MARK = "rebuild.json"
 """In a lake that a rebuild makes, until it has taken its place: whose it is."""

@@ -27,7 +27,7 @@ from lake.log_common import PARTITIONS_MAX
 from lake.rows import dead_records, to_records
 from lake.scan import in_offset_order
 from lake.store import Store
-from lake.tables import SCHEMAS
+from lake.tables import SCHEMAS, app_id
 from lake.wire import GAP, SCHEMA_VERSION, Headers
 
 BATCH_RECORDS, BATCH_BYTES = 2000, 8 << 20
@@ -48,11 +48,6 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     gaps: int
     dead_letters: int
     written: int
-
-
-def app_id(topic: str, partition: int) -> str:
-    """The name under which a table's commit carries the offset of a partition."""
-    return f"log/{topic}/{partition}"
 
 
 def ends_in(store: Store) -> dict[Partition, int]:

@@ -12,17 +12,17 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 
 from ingest.lanes import has_groups
-from ingest.tables import app_id
 from lake.events import TOPICS
 from lake.holding import only_one
 from lake.layout import Run
-from lake.log import Log, Partition
+from lake.log import Log, LogUnavailable, Partition
 from lake.processes import Process, ProcessDied
-from lake.store import Store
-from lake.tables import SCHEMAS
+from lake.store import Store, StoreUnavailable
+from lake.tables import SCHEMAS, app_id
 
 DEATHS_MAX, DEATHS_S = 5, 60.0
 LOOK_EVERY_S = 1.0
@@ -142,11 +142,11 @@ def ingest(
     Where the lake stands at the end, and how many workers were started again.  Raises ProcessDied,
     LogUnavailable, and RunBusy where the log is no Kafka and a `headrace run` is alive.
     """
-    log = run.open_log(run.config())
-    if has_groups(log):
-        return _ingest(run, log, Supervisor(run, workers, metrics_port, say), once=once, say=say, show=show)
-    with only_one(run):  # its own worker owns all lanes, for ever
-        return _ingest(run, log, Supervisor(run, workers, metrics_port, say), once=once, say=say, show=show)
+    with closing(run.open_log(run.config())) as log:
+        supervisor = Supervisor(run, workers, metrics_port, say)
+        # without groups a live run's own worker owns all lanes, for ever
+        with nullcontext() if has_groups(log) else only_one(run):
+            return _ingest(run, log, supervisor, once=once, say=say, show=show)
 
 
 def _ingest(
@@ -165,7 +165,11 @@ def _ingest(
         while quiet < 2:  # a derivation appends to the log once more
             time.sleep(LOOK_EVERY_S)
             supervisor.step()
-            standing = watch.look()
+            try:
+                standing = watch.look()
+            except (LogUnavailable, StoreUnavailable) as error:  # the workers wait for it, and so does this
+                say(f"trying again: {error}")
+                continue
             show(standing)
             quiet = quiet + 1 if once and not standing.lag() else 0
         supervisor.stop()
@@ -174,6 +178,4 @@ def _ingest(
         supervisor.stop()
     finally:
         supervisor.kill()
-    standing = watch.look()
-    log.close()
-    return standing, supervisor.restarts
+    return watch.look(), supervisor.restarts

@@ -23,7 +23,7 @@ from lake.events import TOPICS, TOPICS_BY_GROUP, Event, EventError
 from lake.log import Log, LogUnavailable, Partition, Reader, Record
 from lake.metrics import worker_metrics
 from lake.store import Store, Table
-from lake.tables import DEAD_LETTERS, SCHEMAS, are_sound, to_dead_letters, to_table
+from lake.tables import DEAD_LETTERS, SCHEMAS, app_id, are_sound, to_dead_letters, to_table
 from lake.wire import event_of, size_of
 
 SEEN_MAX = 250_000
@@ -36,11 +36,6 @@ BATCH_BYTES = 32 << 20
 """Of records in one commit: large files read well, and small ones need little memory."""
 COMMITS_AT_ONCE = 4
 """Topics committed at the same time: a commit waits for the disk more than it works."""
-
-
-def app_id(topic: str, partition: int) -> str:
-    """The name under which a table's commit carries the offset of a partition."""
-    return f"log/{topic}/{partition}"
 
 
 class Seen:
@@ -123,10 +118,10 @@ class EventTables:
         fresh = [r for r in records if r.offset >= (self._offsets[topic, r.partition] or 0)]
         if not fresh:
             return
-        good, refused = self._decoded(topic, fresh, tokens=topic != "calls")
+        good, refused, repeats = self._decoded(topic, fresh, tokens=topic != "calls")
         rows = to_table(topic, good)
         if topic == "calls" and not are_sound(rows):  # all at once is a third of the time; now which?
-            good, refused = self._decoded(topic, fresh, tokens=True)
+            good, refused, repeats = self._decoded(topic, fresh, tokens=True)
             rows = to_table(topic, good)
         self._bury(topic, refused)
         ends = {r.partition: r.offset + 1 for r in fresh}
@@ -138,6 +133,8 @@ class EventTables:
         self._offsets |= {(topic, p): end for p, end in ends.items()}
         self._seen[topic].add(r.headers.event_id for r, _ in good)
         self._new.setdefault(topic, []).append(rows)
+        if repeats:
+            self._metrics.duplicates(topic, repeats)
         tokens = 0
         if topic == "calls":
             tokens = sum(pc.sum(rows[n]).as_py() or 0 for n in ("n_context", "n_output"))
@@ -151,8 +148,8 @@ class EventTables:
 
     def _decoded(
         self, topic: str, records: Sequence[Record], *, tokens: bool
-    ) -> tuple[list[tuple[Record, Event]], list[tuple[Record, str]]]:
-        """The new events, and the records that are none with the reason."""
+    ) -> tuple[list[tuple[Record, Event]], list[tuple[Record, str]], int]:
+        """The new events, the records that are none with the reason, and how many are repeats."""
         good: dict[str, tuple[Record, Event]] = {}
         refused: list[tuple[Record, str]] = []
         seen, repeats = self._seen[topic], 0
@@ -169,12 +166,10 @@ class EventTables:
                 repeats += 1
             else:
                 good[event_id] = (record, event)
-        if repeats:
-            self._metrics.duplicates(topic, repeats)
         pairs = list(good.values())
         if topic in TOPICS_BY_GROUP:  # as the file has them: sorting events moves no tokens
             pairs.sort(key=lambda pair: pair[1].key)
-        return pairs, refused
+        return pairs, refused, repeats
 
     def _bury(self, topic: str, refused: Sequence[tuple[Record, str]]) -> None:
         """Dead letters go first: a crash before the topic's commit finds them by their offset."""

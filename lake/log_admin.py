@@ -13,6 +13,7 @@ from lake.events import TOPICS
 from lake.layout import Run
 from lake.log import LogError, open_log
 from lake.store import Store
+from lake.tables import app_id
 
 if TYPE_CHECKING:
     from lake.kafka_topics import Keeping
@@ -153,7 +154,7 @@ def _reached(root: str, lanes: list[tuple[str, int]]) -> dict[tuple[str, int], i
     store = Store(root)
     tables = {topic: store.existing(f"events/{topic}") for topic in {topic for topic, _ in lanes}}
     return {
-        (topic, p): table.offset(f"log/{topic}/{p}") or 0
+        (topic, p): table.offset(app_id(topic, p)) or 0
         for topic, p in lanes
         if (table := tables[topic]) is not None
     }

@@ -97,16 +97,21 @@ def _pieces(start: int, stop: int, before: npt.NDArray[np.int64]) -> Iterator[tu
         start = end
 
 
+def group_edges(rows: pa.Table) -> list[int]:
+    """Where runs of rows of one group begin, and the number of rows: [0, 3, 5] for a, a, a, b, b."""
+    ids = rows["group_id"].combine_chunks().dictionary_encode()
+    ids = ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids
+    codes = np.asarray(pc.fill_null(ids.indices, -1))
+    return [0, *(np.flatnonzero(np.diff(codes)) + 1).tolist(), rows.num_rows]
+
+
 def row_groups(rows: pa.Table) -> Iterator[tuple[int, int]]:
     """Where to cut rows that are sorted by group: (first row, row after the last) of each row group."""
     before = np.concatenate([[0], np.cumsum(weights(rows))])
     if "group_id" not in rows.column_names:
         yield from _pieces(0, rows.num_rows, before)
         return
-    ids = rows["group_id"].combine_chunks().dictionary_encode()
-    ids = ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids
-    codes = np.asarray(pc.fill_null(ids.indices, -1))
-    edges = [0, *(np.flatnonzero(np.diff(codes)) + 1).tolist(), rows.num_rows]
+    edges = group_edges(rows)
     start = 0
     for low, high in itertools.pairwise(edges):
         if low > start and (high - start > ROW_GROUP_ROWS or before[high] - before[start] > SHARE_BYTES):

@@ -59,6 +59,11 @@ DEAD_LETTERS = pa.schema(
 _SCALARS = {int: pa.int64(), str: pa.string(), float: pa.float64(), bool: pa.bool_(), bytes: pa.binary()}
 
 
+def app_id(topic: str, partition: int) -> str:
+    """The name under which a commit carries the offset that a table has reached in a partition of the log."""
+    return f"log/{topic}/{partition}"
+
+
 def _arrow_type(name: str, hint: Any) -> pa.DataType:
     if typing.get_origin(hint) in (types.UnionType, typing.Union):  # X | None: every column is nullable
         (hint,) = (a for a in typing.get_args(hint) if a is not type(None))

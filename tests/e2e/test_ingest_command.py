@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from ingest import supervise
 from lake.holding import only_one
 from lake.layout import Run
 from lake.query import open_lake
+from lake.store import StoreUnavailable
 from tests.support.command import document, headrace, start
 from tests.support.run_events import finished_group
 from tests.support.workers import a_run, ids_in_lake, ids_of, ready_groups, until
@@ -68,3 +70,22 @@ def test_a_run_that_is_alive_keeps_its_lanes(run: Run) -> None:
     with only_one(run):
         said = headrace("ingest", str(run.path), "--once", folder=run.path, status=1).stderr
     assert "in use by another" in said
+
+
+def test_a_look_that_fails_for_now_ends_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    look, said, times = supervise.Watch.look, [], 0
+
+    def away_at_first(watch: supervise.Watch) -> supervise.Standing:
+        nonlocal times
+        times += 1
+        if times <= 2:
+            raise StoreUnavailable("the store is away")
+        return look(watch)
+
+    monkeypatch.setattr(supervise.Watch, "look", away_at_first)
+    standing, restarts = supervise.ingest(
+        run, 1, once=True, metrics_port=None, say=said.append, show=lambda _standing: None
+    )
+    assert said == ["trying again: the store is away"] * 2
+    assert (standing.lag(), restarts) == (0, 0)
+    assert ids_in_lake(run) == ids_of(EVENTS)
