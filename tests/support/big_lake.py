@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 
 from lake.tables import SCHEMAS
 
 
-def _fill(name: str, columns: dict[str, object], rows: int) -> pa.Table:
+def fill(name: str, columns: dict[str, object], rows: int) -> pa.Table:
     """The table's schema with these columns, null elsewhere."""
     arrays = []
     for field in SCHEMAS[name]:
@@ -68,9 +70,9 @@ def big_lake(groups: int, size: int, calls: int, seed: int = 0) -> dict[str, pa.
     names = [(f"group-{g:05d}", f"group-{g:05d}/{i}", i) for g in range(groups) for i in range(size)]
     return {
         "event_calls": _calls(rng, names, calls),
-        "event_executions": _executions(names, calls),
-        "event_scores": _scores(rng, names),
-        "event_groups": _groups(groups, size),
+        "event_executions": executions(names, calls),
+        "event_scores": scores(rng, names),
+        "event_groups": groups_of(range(groups), size),
     }
 
 
@@ -106,10 +108,11 @@ def _calls(rng: np.random.Generator, names: list[tuple[str, str, int]], calls: i
         "n_output": n_output,
         "n_logprobs": n_output,
     }
-    return _fill("calls", columns, len(rows))
+    return fill("calls", columns, len(rows))
 
 
-def _executions(names: list[tuple[str, str, int]], calls: int) -> pa.Table:
+def executions(names: list[tuple[str, str, int]], calls: int) -> pa.Table:
+    """`event_executions` of these (group, execution, index): launched, and completed after `calls` calls."""
     e = len(names)
     columns = {
         "group_id": [g for g, _, _ in names] * 2,
@@ -123,10 +126,11 @@ def _executions(names: list[tuple[str, str, int]], calls: int) -> pa.Table:
         "status": [None] * e + ["completed"] * e,
         "calls": [None] * e + [calls] * e,
     }
-    return _fill("executions", columns, 2 * e)
+    return fill("executions", columns, 2 * e)
 
 
-def _scores(rng: np.random.Generator, names: list[tuple[str, str, int]]) -> pa.Table:
+def scores(rng: np.random.Generator, names: list[tuple[str, str, int]]) -> pa.Table:
+    """`event_scores` of these (group, execution, index): one each, uniform in [0, 1)."""
     columns = {
         "group_id": [g for g, _, _ in names],
         "execution_id": [x for _, x, _ in names],
@@ -139,19 +143,21 @@ def _scores(rng: np.random.Generator, names: list[tuple[str, str, int]]) -> pa.T
         "evaluator": "task",
         "version": 0,
     }
-    return _fill("scores", columns, len(names))
+    return fill("scores", columns, len(names))
 
 
-def _groups(groups: int, size: int) -> pa.Table:
+def groups_of(numbers: Sequence[int], size: int) -> pa.Table:
+    """`event_groups` of these groups, each dispatched."""
+    names = [f"group-{g:05d}" for g in numbers]
     columns = {
-        "group_id": [f"group-{g:05d}" for g in range(groups)],
-        "event_id": [f"group-{g:05d}:dispatched" for g in range(groups)],
+        "group_id": names,
+        "event_id": [f"{name}:dispatched" for name in names],
         "type": "group.dispatched",
         "log_partition": 0,
-        "log_offset": np.arange(groups),
+        "log_offset": np.array(numbers),
         "task": "{}",
         "size": size,
         "policy_version": 0,
         "boundary": 0,
     }
-    return _fill("groups", columns, groups)
+    return fill("groups", columns, len(names))
