@@ -16,7 +16,10 @@ These are SUMS over a batch's executions: 1/E is applied once, to the gradients,
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,6 +29,7 @@ from lake.config import Objective
 Sums = dict[str, float]
 
 LARGEST = ("gap_abs_max",)  # these do not add up: the larger one counts
+GAP_LARGE = math.log(2)  # of |pi - mu|: the trainer finds the token twice, or half, as likely as the engine
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,8 @@ def _statistics(
     """An execution spread over several calls counts once: its share of targets is its weight."""
     share = torch.zeros_like(log_s).index_add_(0, targets.execution, torch.ones_like(gap)) / targets.n
     up, down = share * (targets.advantage > 0), share * (targets.advantage < 0)
+    capped = ratio > cap
+    up_K, down_K = ((sign > 0)[targets.execution] for sign in (targets.advantage, -targets.advantage))
     return {
         "executions_up": up.sum(),
         "executions_down": down.sum(),
@@ -99,9 +105,14 @@ def _statistics(
         "log_s_down": (down * log_s).sum(),
         "targets": torch.ones_like(gap).sum(),
         "targets_masked": masked[targets.execution].sum(),
-        "targets_capped": (ratio > cap).sum(),
+        "targets_capped": capped.sum(),
+        "targets_up": up_K.sum(),
+        "targets_down": down_K.sum(),
+        "capped_up": (capped & up_K).sum(),
+        "capped_down": (capped & down_K).sum(),
         "gap": gap.sum(),
         "gap_abs": gap.abs().sum(),
+        "gap_large": (gap.abs() > GAP_LARGE).sum(),
         "kl3": (gap.exp() - 1 - gap).sum(),  # k3 estimate of KL(mu || pi)
         "gap_abs_max": gap.abs().max(),
     }
@@ -117,7 +128,8 @@ def finish(sums: Sums) -> dict[str, float]:
     """Means from a batch's sums, over the executions and targets that were computed (advantage not 0).
 
     clip_rate (of executions), clip_rate_up, clip_rate_down; log_s_up, log_s_down (mean log s) by the sign
-    of the advantage; masked_targets, cap_rate (of targets); gap (mean pi - mu), gap_abs, gap_abs_max; kl3.
+    of the advantage; masked_targets, cap_rate, cap_rate_up, cap_rate_down (of targets); gap (mean pi - mu),
+    gap_abs, gap_abs_max, gap_large (share of targets with |pi - mu| above GAP_LARGE); kl3.
     A mean over nothing is left out.  The sum `loss` is not here: it is over E, which the batch knows.
     """
     if not sums:
@@ -131,9 +143,30 @@ def finish(sums: Sums) -> dict[str, float]:
         "log_s_down": (sums["log_s_down"], down),
         "masked_targets": (sums["targets_masked"], targets),
         "cap_rate": (sums["targets_capped"], targets),
+        "cap_rate_up": (sums["capped_up"], sums["targets_up"]),
+        "cap_rate_down": (sums["capped_down"], sums["targets_down"]),
         "gap": (sums["gap"], targets),
         "gap_abs": (sums["gap_abs"], targets),
+        "gap_large": (sums["gap_large"], targets),
         "kl3": (sums["kl3"], targets),
     }
     result = {name: total / count for name, (total, count) in means.items() if count}
     return result | {"gap_abs_max": sums["gap_abs_max"]}
+
+
+def by_lag(parts: Iterable[tuple[int | None, Sums]]) -> list[dict[str, Any]]:
+    """Mismatch of mu and pi by version lag: one entry a lag, ascending, of those unknown (None) last.
+
+    parts: (lag, sums) of disjoint parts of a batch; those of nothing ({}) count for none.  An entry has
+    lag, targets, and the means gap, gap_abs, gap_large and kl3 of `finish` over these targets.
+    """
+    of_lag: dict[int | None, Sums] = {}
+    for lag, sums in parts:
+        if sums:
+            of_lag[lag] = add_up(of_lag.get(lag, {}), sums)
+    found = []
+    for lag, sums in sorted(of_lag.items(), key=lambda item: (item[0] is None, item[0] or 0)):
+        means = finish(sums)
+        named = {name: means[name] for name in ("gap", "gap_abs", "gap_large", "kl3")}
+        found.append({"lag": lag, "targets": int(sums["targets"])} | named)
+    return found

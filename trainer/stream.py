@@ -10,7 +10,9 @@ after it the same groups are computed in the same order from the last committed 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from lake import failure
@@ -92,27 +94,36 @@ class StreamingTrainer:
         plan = self._ledger.planned.get(number)
         rate = plan.learning_rate if plan else self._config.optimizer.rate(number)
         step = Step(self._backend, rate)
+        began, waited_s = time.monotonic(), 0.0
         if plan:
             self._loader.want(plan.groups)
             for group, digest in zip(plan.groups, plan.digests, strict=True):
                 step.add(self._loader.take(group, digest))
         else:
-            self._claim_and_add(number, step)
+            waited_s = self._claim_and_add(number, step)
             plan = self._plan(number, step, rate)
         failure.reach("trainer.after-plan")
         staleness = {g: self._ledger.staleness(g, number) for g in plan.groups}
         result = step.close(staleness)
+        timed = {"waited_s": waited_s, "seconds": time.monotonic() - began}
+        result = replace(result, statistics=result.statistics | timed)
         failure.reach("trainer.after-optimizer")
         self._commit(number, plan, result)
         failure.reach("trainer.after-commit")
         self._publish_if_due()
 
-    def _claim_and_add(self, number: int, step: Step) -> None:
-        """Take groups as they get ready, oldest policy version first, and sum their gradients."""
+    def _claim_and_add(self, number: int, step: Step) -> float:
+        """Take groups as they get ready, oldest policy version first, and sum their gradients.
+
+        Returns the seconds in which no group was ready.
+        """
         claimed: set[str] = set()
+        waited_s = 0.0
         size = self._config.rollout.groups_per_step
         while len(claimed) < size:
+            since = time.monotonic()
             self._follow_until(lambda: bool(self._ledger.next_groups(claimed)))
+            waited_s += time.monotonic() - since
             free = self._ledger.next_groups(claimed)
             self._loader.want(free[: 2 * size])
             group = free[0]
@@ -122,6 +133,7 @@ class StreamingTrainer:
             claimed.add(group)
             step.add(self._loader.take(group, self._ledger.ready[group].digest))
             failure.reach("trainer.mid-step")
+        return waited_s
 
     def _plan(self, number: int, step: Step, rate: float) -> StepPlanned:
         plan = StepPlanned(

@@ -8,7 +8,7 @@ import torch
 
 from lake.config import Objective
 from tests.support.batch import random_batch
-from trainer.objective import Targets, add_up, finish, loss_sum
+from trainer.objective import GAP_LARGE, Targets, add_up, by_lag, finish, loss_sum
 
 CLIP = 0.05  # wide enough that some executions are masked and some are not
 FORMS = [("token", "mu"), ("token", "recomputed"), ("gspo", "mu"), ("gspo", "recomputed")]
@@ -92,23 +92,25 @@ def test_only_the_outward_direction_is_masked():
         assert bool((pi.grad == 0).all()) is masked
 
 
+def sums_of(b, config, picked):
+    """The sums of the executions that are picked, (E,) bool."""
+    executions = np.flatnonzero(picked)
+    mine = np.isin(b.execution, executions)
+    targets = Targets(
+        torch.tensor(b.mu[mine]),
+        torch.tensor(np.searchsorted(executions, b.execution[mine])),
+        torch.tensor(b.advantage[executions]),
+        torch.tensor(b.n[executions]),
+    )
+    values = loss_sum(torch.tensor(b.pi[mine]), targets.mu, targets, config)[1]
+    return {name: value.item() for name, value in values.items()}
+
+
 def test_statistics_of_parts_add_up_to_those_of_the_whole():
     config, b, _ = case("token", "mu", seed=3)
-
-    def sums(picked):
-        executions = np.flatnonzero(picked)
-        mine = np.isin(b.execution, executions)
-        targets = Targets(
-            torch.tensor(b.mu[mine]),
-            torch.tensor(np.searchsorted(executions, b.execution[mine])),
-            torch.tensor(b.advantage[executions]),
-            torch.tensor(b.n[executions]),
-        )
-        values = loss_sum(torch.tensor(b.pi[mine]), targets.mu, targets, config)[1]
-        return {name: value.item() for name, value in values.items()}
-
     half = np.arange(len(b.n)) % 2 == 0
-    whole, parts = sums(half | True), add_up(add_up({}, sums(half)), sums(~half))
+    whole = sums_of(b, config, half | True)
+    parts = add_up(add_up({}, sums_of(b, config, half)), sums_of(b, config, ~half))
     assert parts == pytest.approx(whole, abs=1e-12)
     assert add_up(whole, {}) == whole
     means = finish(whole)
@@ -120,9 +122,29 @@ def test_statistics_of_parts_add_up_to_those_of_the_whole():
     assert means["log_s_up"] == pytest.approx(log_s[b.advantage > 0].mean())
     assert means["log_s_down"] == pytest.approx(log_s[b.advantage < 0].mean())
     assert means["cap_rate"] == pytest.approx((np.exp(gap) > config.cap).mean())
+    for sign, name in ((1, "cap_rate_up"), (-1, "cap_rate_down")):
+        of_sign = (b.advantage * sign > 0)[b.execution]
+        assert 0 < means[name] == pytest.approx((np.exp(gap) > config.cap)[of_sign].mean())
+    assert 0 < means["gap_large"] == pytest.approx((np.abs(gap) > GAP_LARGE).mean())
     masked = ((b.advantage > 0) & (np.exp(log_s) > 1 + CLIP)) | (
         (b.advantage < 0) & (np.exp(log_s) < 1 - CLIP)
     )
     assert means["clip_rate"] == pytest.approx(masked.mean())
     assert means["masked_targets"] == pytest.approx(masked[b.execution].mean())
     assert finish({}) == {}
+
+
+def test_mismatch_by_lag_is_that_of_the_targets_of_each_lag():
+    config, b, _ = case("token", "mu", seed=3)
+    third = np.arange(len(b.n)) % 3
+    lags = {0: 2, 1: None, 2: 0}
+    parts = [(lag, sums_of(b, config, third == k)) for k, lag in lags.items()]
+    found = by_lag([*parts, (5, {}), (2, parts[0][1])])
+    assert [entry["lag"] for entry in found] == [0, 2, None]  # what is unknown is said so, and comes last
+    gap = (b.pi - b.mu)[third[b.execution] == 0]
+    assert found[1]["targets"] == 2 * len(gap)
+    assert found[1]["gap"] == pytest.approx(gap.mean())
+    assert found[1]["gap_abs"] == pytest.approx(np.abs(gap).mean())
+    assert found[1]["gap_large"] == pytest.approx((np.abs(gap) > GAP_LARGE).mean())
+    assert found[1]["kl3"] == pytest.approx((np.exp(gap) - 1 - gap).mean())
+    assert by_lag([]) == []
