@@ -56,7 +56,7 @@ class Step:
     def close(self, staleness: Mapping[str, int]) -> StepResult:
         """Move the weights.  `staleness`: d by group.  With E = 0 the weights do not move.
 
-        The lag of a target is the d of its group: what a step reads does not say which version sampled a token.
+        The lag of a target is the d of its group: what a step reads does not say who sampled a token.
         """
         norm = self._backend.step(self._executions, self._learning_rate)
         valid = sum(g.valid for g in self.groups)
