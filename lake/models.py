@@ -29,7 +29,7 @@ import duckdb
 import msgspec
 import pyarrow as pa
 
-from lake.events import TOPICS
+from lake.events import ROLES, TOPICS
 from lake.tables import DEAD_LETTERS, SCHEMAS
 
 SQL_ROOT = Path(__file__).resolve().parent.parent / "sql"
@@ -38,6 +38,7 @@ EVENT_TABLES: dict[str, pa.Schema] = {
     "dead_letters": DEAD_LETTERS,
 }
 INPUTS = frozenset({*EVENT_TABLES, "params"})
+TRAINED_ROLES = tuple(role for role in ROLES if role != "auxiliary")
 
 Connection = duckdb.DuckDBPyConnection
 _Wanted = tuple[tuple[str, ...], frozenset[str], bool]  # outputs, given, keep
@@ -50,17 +51,25 @@ class ModelError(ValueError):
 class Params(msgspec.Struct, frozen=True, kw_only=True):
     """What one set of derived tables was made with; the relation `params` has one row of it.
 
-    `j_max`: admitted paths an execution, 0 for no cap.  `seed` (int64) is that of the draws.
+    `j_max`: admitted paths an execution, 0 for no cap.  `seed` (int64) is that of the draws.  `roles`: the
+    roles whose leaves may be admitted, the first class first.
     """
 
     set_name: str = "default"
     j_max: int = 5
     seed: int = 0
     advantage: Literal["centred", "standardised"] = "centred"
+    roles: tuple[str, ...] = TRAINED_ROLES
 
     def __post_init__(self) -> None:
         if self.j_max < 0:
             raise ModelError(f"params.j_max is {self.j_max}, 0 (no cap) or more is needed")
+        unknown = [role for role in self.roles if role not in TRAINED_ROLES]
+        if unknown or not self.roles or len(set(self.roles)) < len(self.roles):
+            raise ModelError(
+                f"params.roles is {', '.join(self.roles) or 'empty'}; each of {', '.join(TRAINED_ROLES)} "
+                "may be there once, and one must be"
+            )
         if self.advantage not in ("centred", "standardised"):
             raise ModelError(f"params.advantage is {self.advantage!r}, not 'centred' or 'standardised'")
 
@@ -270,13 +279,13 @@ def _with(model: Model, inlined: Sequence[Model]) -> str:
 def _create_params(con: Connection, params: Params) -> None:
     con.execute(
         "create temp table params as select $1::text as set_name, $2::bigint as j_max, "
-        "$3::bigint as seed, $4::text as advantage",
+        "$3::bigint as seed, $4::text as advantage, $5::text[] as roles",
         list(_row(params)),
     )
 
 
 def _row(params: Params) -> tuple[Any, ...]:
-    return params.set_name, params.j_max, params.seed, params.advantage
+    return params.set_name, params.j_max, params.seed, params.advantage, list(params.roles)
 
 
 def register(con: Connection, tables: Mapping[str, Any]) -> None:

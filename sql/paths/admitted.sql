@@ -1,82 +1,94 @@
 -- One row an admitted path of a valid execution, in the order drawn: `path` from 1, at most params.j_max
 -- (0: no cap). Each round takes the leaves whose paths still hold unmasked trainable tokens, of these the
--- highest role (main, main-summary, sub-agent, sub-agent-summary), and draws one with probability
--- proportional to those tokens; then its whole path is masked. Executions that are lost, or whose
+-- highest role (in the order of params.roles; roles that are not there are never drawn), and draws one with
+-- probability proportional to those tokens; then its whole path is masked. Executions that are lost, or whose
 -- assessment is missing, have no paths: they are in no batch.
 -- The draw: the smallest -ln(u) / tokens, u from md5 of (seed, execution, round, leaf), is a draw by weight
 -- (an exponential race), and the same on every machine, thread count and row order.
+-- A path holds a run up to some depth, so masking is a depth for each run: what lies above it is masked.
 -- Key: group_id, execution_id, path
-with recursive numbered as materialized (
+with recursive drawing as materialized (
     select
-        v.execution_id,
-        row_number() over (order by v.execution_id) as number,
+        e.x,
+        e.group_id,
+        e.execution_id,
         p.seed,
+        p.roles,
         case when p.j_max = 0 then 9223372036854775807 else p.j_max end as paths_max
-    from valid_executions as v
+    from tree_executions as e
+    semi join valid_executions as v on v.execution_id = e.execution_id
     cross join params as p
 ),
 
-held as materialized (
-    select v.number, p.leaf, p.leaf_rank, p.node, p.length
-    from leaf_paths as p
-    join numbered as v on v.execution_id = p.execution_id
-    where p.trainable
+drawable as materialized (
+    select l.x, l.run, l.leaf, l.role_rank, list_position(d.roles, r.role) as place
+    from tree_leaves as l
+    join drawing as d on d.x = l.x
+    join (
+        values (0, 'main'), (1, 'main-summary'), (2, 'sub-agent'), (3, 'sub-agent-summary')
+    ) as r(role_rank, role) on r.role_rank = l.role_rank
+    where place is not null
 ),
 
-drawn(number, path, leaf, new_targets) using key (number, path) as (
-    select distinct number, 0::bigint, -1::bigint, 0::bigint
-    from held
+held as materialized (
+    select p.x, p.leaf_run, p.run, p.trained
+    from run_paths as p
+    semi join drawable as d on d.x = p.x and d.run = p.leaf_run
+    where p.trained > 0
+),
+
+drawn(x, path, leaf_run, new_targets) using key (x, path) as (
+    select x, 0::bigint, -1::bigint, 0::bigint
+    from drawing
     union
     select
-        k.number,
+        k.x,
         k.path,
-        arg_min(k.leaf, (k.leaf_rank, k.key, k.leaf)),
-        arg_min(k.tokens, (k.leaf_rank, k.key, k.leaf))
+        arg_min(k.run, (k.place, k.key, k.leaf)),
+        arg_min(k.tokens, (k.place, k.key, k.leaf))
     from (
         select
-            w.number,
+            d.x,
             d.path + 1 as path,
-            w.leaf,
-            w.leaf_rank,
+            l.run,
+            l.leaf,
+            l.place,
             w.tokens,
             -ln(
-                ((md5_number(concat_ws('|', v.seed, v.execution_id, d.path + 1, w.leaf)) >> 75)::double + 0.5)
+                ((md5_number(concat_ws('|', g.seed, g.execution_id, d.path + 1, l.leaf)) >> 75)::double + 0.5)
                 / 9007199254740992.0
             ) / w.tokens as key
         from (
-            select h.number, h.leaf, h.leaf_rank, sum(h.length)::bigint as tokens
+            select h.x, h.leaf_run, sum(greatest(h.trained - coalesce(m.trained, 0), 0))::bigint as tokens
             from held as h
-            anti join (
-                select o.number, o.node
+            left join (
+                select o.x, o.run, max(o.trained) as trained
                 from held as o
-                join recurring.drawn as r on r.number = o.number and r.leaf = o.leaf
-            ) as masked
-                on masked.number = h.number and masked.node = h.node
-            group by h.number, h.leaf, h.leaf_rank
+                join recurring.drawn as r on r.x = o.x and r.leaf_run = o.leaf_run
+                group by o.x, o.run
+            ) as m
+                on m.x = h.x and m.run = h.run
+            group by h.x, h.leaf_run
         ) as w
-        join drawn as d on d.number = w.number
-        join numbered as v on v.number = w.number
-        where d.path < v.paths_max
+        join drawn as d on d.x = w.x
+        join drawable as l on l.x = w.x and l.run = w.leaf_run
+        join drawing as g on g.x = w.x
+        where w.tokens > 0 and d.path < g.paths_max
     ) as k
-    group by k.number, k.path
+    group by k.x, k.path
 ),
 
 final as (
     select
-        l.group_id,
-        l.execution_id,
+        g.group_id,
+        g.execution_id,
         d.path,
-        d.leaf,
-        case l.role_rank
-            when 0 then 'main'
-            when 1 then 'main-summary'
-            when 2 then 'sub-agent'
-            else 'sub-agent-summary'
-        end as role,
+        l.leaf,
+        g.roles[l.place] as role,
         d.new_targets
     from drawn as d
-    join numbered as v on v.number = d.number
-    join leaves as l on l.execution_id = v.execution_id and l.leaf = d.leaf
+    join drawing as g on g.x = d.x
+    join drawable as l on l.x = d.x and l.run = d.leaf_run
     where d.path > 0
 )
 

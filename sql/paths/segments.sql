@@ -2,34 +2,42 @@
 -- `trees`. `target`: it is trainable, and this is the first admitted path that holds it. On a later path the
 -- same tokens are context: each sampled token is a target at most once.
 -- Key: group_id, execution_id, path, depth_start
-with walked as materialized (
-    select a.execution_id, a.path, p.node
+with walked as (
+    select
+        e.x,
+        e.group_id,
+        e.execution_id,
+        a.path,
+        p.run,
+        p.upto,
+        coalesce(
+            max(p.upto) over (
+                partition by e.x, p.run order by a.path rows between unbounded preceding and 1 preceding
+            ),
+            0
+        ) as owned_to
     from admitted as a
-    join leaf_paths as p on p.execution_id = a.execution_id and p.leaf = a.leaf
-),
-
-owned as (
-    select execution_id, node, min(path) as path
-    from walked
-    group by execution_id, node
+    join tree_executions as e on e.execution_id = a.execution_id
+    join tree_leaves as l on l.x = e.x and l.leaf = a.leaf
+    join run_paths as p on p.x = e.x and p.leaf_run = l.run
 ),
 
 final as (
     select
-        n.group_id,
-        n.execution_id,
+        w.group_id,
+        w.execution_id,
         w.path,
-        n.node,
+        (n.call_id << 32) | n.depth_start as node,
         n.call_id,
         n.depth_start,
         n.depth_end - n.depth_start as length,
-        n.tree_start,
-        n.logprob_start,
+        c.tree_base + n.depth_start - c.depth_start as tree_start,
+        case when n.sampled then c.logprob_base + n.depth_start - c.depth_output end as logprob_start,
         n.sampled,
-        n.trainable and w.path = o.path as target
+        n.trainable and n.depth_end > w.owned_to as target
     from walked as w
-    join owned as o on o.execution_id = w.execution_id and o.node = w.node
-    join nodes as n on n.execution_id = w.execution_id and n.node = w.node
+    join tree_nodes as n on n.x = w.x and n.run = w.run and n.depth_end <= w.upto
+    join tree_calls as c on c.x = n.x and c.call_id = n.call_id
 )
 
 select * from final

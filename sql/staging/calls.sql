@@ -9,6 +9,22 @@ with undelivered as (
     where type = 'reply.undelivered'
 ),
 
+repeated as (
+    select event_id
+    from event_calls
+    group by event_id
+    having count(*) > 1
+),
+
+first_seen as (
+    select c.* from event_calls as c anti join repeated as r on r.event_id = c.event_id
+    union all
+    select c.*
+    from event_calls as c
+    semi join repeated as r on r.event_id = c.event_id
+    qualify row_number() over (partition by c.event_id order by c.log_partition, c.log_offset) = 1
+),
+
 final as (
     select
         c.group_id,
@@ -40,11 +56,8 @@ final as (
         c.time_us,
         c.started_us,
         c.finished_us
-    from event_calls as c
+    from first_seen as c
     left join undelivered as u on u.execution_id = c.execution_id and u.call_id = c.call_id
-    qualify lag(c.event_id) over (
-        partition by c.group_id order by c.event_id, c.log_partition, c.log_offset
-    ) is distinct from c.event_id
 )
 
 select * from final

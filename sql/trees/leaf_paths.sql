@@ -1,33 +1,20 @@
--- One row a (leaf, node on its path from the root) pair; the leaf is on its own path. `leaf_rank` is the
--- class of the leaf's role. The longest of all models (leaves times depth), and so the narrowest.
--- Key: execution_id, leaf, node
-with recursive climbed as (
+-- One row a (leaf, node on its path from the root) pair; the leaf is on its own path. The longest of all models
+-- (leaves times depth): for reading a tree; admission works on `run_paths`.
+-- Key: group_id, execution_id, leaf, node
+with final as (
     select
-        n.execution_id,
-        n.node as leaf,
-        n.role_rank as leaf_rank,
-        n.node,
-        n.parent_node,
+        e.group_id,
+        e.execution_id,
+        l.leaf,
+        (n.call_id << 32) | n.depth_start as node,
+        n.depth_start,
         n.depth_end - n.depth_start as length,
+        n.sampled,
         n.trainable
-    from leaves as l
-    join nodes as n on n.execution_id = l.execution_id and n.node = l.leaf
-    union all
-    select
-        c.execution_id,
-        c.leaf,
-        c.leaf_rank,
-        n.node,
-        n.parent_node,
-        n.depth_end - n.depth_start,
-        n.trainable
-    from climbed as c
-    join nodes as n on n.execution_id = c.execution_id and n.node = c.parent_node
-),
-
-final as (
-    select execution_id, leaf, leaf_rank, node, length, trainable
-    from climbed
+    from run_paths as p
+    join tree_leaves as l on l.x = p.x and l.run = p.leaf_run
+    join tree_nodes as n on n.x = p.x and n.run = p.run and n.depth_end <= p.upto
+    join tree_executions as e on e.x = p.x
 )
 
 select * from final

@@ -1,26 +1,63 @@
--- One row a call that belongs to a tree: those of the current execution of each place of a group, once it
--- ended, as many as it reported (`call_id < calls`). What came of an earlier attempt is left out.
--- `tree_base` and `logprob_base` say where the call's own tokens begin in the arrays of `trees`.
--- `trainable`: its output may be a target: it reached the harness, each token has a log-probability, the
--- policy sampled it for the task (not `auxiliary`), and the execution was not lost.
--- Key: group_id, execution_id, call_id
-with final as (
+-- One row a call with tokens that belongs to a tree: those of `tree_executions`, as many as each reported
+-- (`call_id < calls`). Its own tokens are the depths [depth_start, depth_end) of its path: context, from
+-- `depth_output` on output. A parent that does not own the token before `depth_start` is no parent:
+-- canonical calls are needed, and `orphan_node` shows those that are not.
+-- `run`: the call that began it. A run is a chain of calls, each of which extends the one numbered just before
+-- it; a tree has about as many runs as leaves, and paths are worked out on runs.
+-- `tree_base`, `logprob_base`: where the call's own tokens begin in the arrays of `trees`. `trained_base`:
+-- the trainable tokens of the execution's earlier calls. `trainable`: its output may be a target: it reached
+-- the harness, each token has a log-probability, the policy sampled it for the task (not `auxiliary`), and
+-- the execution was not lost.
+-- Key: x, call_id
+with own as (
     select
-        c.group_id,
-        c.execution_id,
+        e.x,
         c.call_id,
         c.parent_call_id,
-        c.shared_len,
-        c.n_context,
+        c.shared_len as depth_start,
+        c.shared_len + c.n_context as depth_output,
+        c.shared_len + c.n_context + c.n_output as depth_end,
         c.n_output,
         c.role_rank,
-        c.delivered and c.has_logprobs and c.role_rank < 4 and e.status <> 'lost' as trainable,
-        (sum(c.n_context + c.n_output) over upto - c.n_context - c.n_output)::bigint as tree_base,
-        (sum(c.n_output) over upto - c.n_output)::bigint as logprob_base
+        c.delivered and c.has_logprobs and c.role_rank < 4 and e.counts as trainable
     from calls as c
-    join executions as e on e.execution_id = c.execution_id
-    where e.is_current and c.call_id < e.calls
-    window upto as (partition by c.execution_id order by c.call_id)
+    join tree_executions as e on e.execution_id = c.execution_id
+    where c.call_id < e.calls and c.n_context + c.n_output > 0
+),
+
+placed as (
+    select
+        o.*,
+        p.call_id as parent,
+        coalesce(
+            o.depth_start = p.depth_end and p.call_id = o.call_id - 1 and (p.role_rank = 4) = (o.role_rank = 4),
+            false
+        ) as extends
+    from own as o
+    left join own as p
+        on p.x = o.x
+        and p.call_id = o.parent_call_id
+        and o.depth_start > p.depth_start
+        and o.depth_start <= p.depth_end
+),
+
+final as (
+    select
+        x,
+        call_id,
+        parent as parent_call_id,
+        depth_start,
+        depth_output,
+        depth_end,
+        role_rank,
+        trainable,
+        max(case when not extends then call_id end) over upto as run,
+        (sum(depth_end - depth_start) over upto)::bigint - (depth_end - depth_start) as tree_base,
+        (sum(n_output) over upto)::bigint - n_output as logprob_base,
+        (sum(case when trainable then n_output else 0 end) over upto)::bigint
+            - case when trainable then n_output else 0 end as trained_base
+    from placed
+    window upto as (partition by x order by call_id rows between unbounded preceding and current row)
 )
 
 select * from final

@@ -11,7 +11,8 @@ with tokens as (
         list_concat(e.context_ids, e.output_ids) as token_ids,
         coalesce(e.output_logprobs, list_resize([]::float[], e.n_output, 'nan'::float)) as logprobs
     from event_calls as e
-    semi join tree_calls as c on c.execution_id = e.execution_id and c.call_id = e.call_id
+    join tree_executions as x on x.execution_id = e.execution_id
+    where e.call_id < x.calls
     order by e.log_partition, e.log_offset
 ),
 
