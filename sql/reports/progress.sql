@@ -1,4 +1,8 @@
+-- Question: How does training go, step by step?
 -- One row a committed step: what it learned from, how far the weights moved, how stale its groups were.
+-- Then: a score that stands still with a falling norm asks for score_by_step and zero_variance; one that
+-- falls for staleness_by_step and clip_by_sign.
+-- Empty: no step has been committed.
 -- Key: step
 with ages as (
     select step, case when count(d) > 0 then sum(d)::double / count(d) end as d_mean

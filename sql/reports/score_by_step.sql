@@ -1,5 +1,8 @@
+-- Question: Which scores did each step learn from?
 -- One row a step that consumed groups: the scores it learned from. `groups_flat` have no variance in their
 -- scores, or fewer than two: they taught nothing.
+-- Then: many flat groups are steps that learn from few executions: zero_variance names them.
+-- Empty: no group has been consumed: nothing was trained from this lake.
 -- Key: step
 with members as (
     select g.consumed_step as step, e.group_id, e.execution_id, v.value

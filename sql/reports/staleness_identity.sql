@@ -1,24 +1,13 @@
+-- Question: Is the staleness of the run exactly what its schedule predicts?
 -- One row: the measured mean of d beside what boundary dispatch makes of it in a run of T steps of B groups,
 -- phi + (mu - 1) / 2 - age_left / (T B), `age_left` = the summed age of the groups left unconsumed. The
 -- difference is worked out in whole numbers, over 2 n T B: it is 0 exactly or it is not. Null where a version
--- or a setting is unknown, or no step was committed.
+-- or a setting is unknown.
+-- Then: any difference but 0 is a group that was lost, consumed twice or dispatched off schedule: run the
+-- audits.
+-- Empty: no step has been committed and no group consumed.
 -- Key: steps
-with setting as (
-    select
-        arg_max(if(json_valid(config), config, '{}'), log_offset) as config
-    from event_policy
-    where type = 'run.started'
-),
-
-policy as (
-    select
-        try_cast(json_extract_string(config, '$.rollout.phi') as double) as phi,
-        try_cast(json_extract_string(config, '$.rollout.mu') as bigint) as mu,
-        try_cast(json_extract_string(config, '$.rollout.groups_per_step') as bigint) as groups_per_step
-    from setting
-),
-
-run as (
+with run as (
     select count(*) as steps, max(new_version) as version
     from steps
     where new_version is not null
@@ -48,10 +37,11 @@ terms as (
         u.age,
         (r.steps * p.groups_per_step)::hugeint as planned,
         round(p.phi * p.groups_per_step)::hugeint as phi_groups
-    from policy as p
+    from run_settings as p
     cross join run as r
     cross join consumed as c
     cross join unconsumed as u
+    where r.steps > 0 or c.n > 0
 ),
 
 wholes as (

@@ -1,4 +1,7 @@
+-- Question: Which roles do the tokens go to?
 -- One row a role: the tokens of the tree that its calls own. `cached_tokens` counts what the engine reused.
+-- Then: much context for few sampled tokens is a role that is told more than it says; look at its prompts.
+-- Empty: the lake has no calls.
 -- Key: role
 with final as (
     select

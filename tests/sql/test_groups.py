@@ -108,7 +108,7 @@ def test_case_38_a_version_that_never_arrived_is_unknown_and_reported():
     recorder.consumed("g", step=3, version=3)
     calls = rows(recorder, "calls")
     assert [(c["version_first"], c["version_last"]) for c in calls] == [(None, None)] * 2
-    assert [(r["version"], r["tokens"]) for r in rows(recorder, "versions_by_execution")] == [(None, 3)]
+    assert [(r["version"], r["tokens"]) for r in rows(recorder, "versions_by_execution")] == [(None, 6)]
     tables = recorder.tables()
     at = tables["event_groups"].schema.get_field_index("policy_version")
     unknown = pa.nulls(tables["event_groups"].num_rows, pa.int64())

@@ -122,15 +122,15 @@ def test_calls_by_role_and_relation_and_what_delta_coding_saved():
     recorder.called("g", "g/0", 2, at=(0, 10), n_context=0, n_output=3, retry_of=1, relation="branches")
     recorder.called("g", "g/0", 3, n_context=4, n_output=1, role="sub-agent")
     recorder.undelivered("g", "g/0", 1)
-    derived = derive(recorder, "relations", "tokens_by_role", "prefix_savings")
+    derived = derive(recorder, "drift", "tokens_by_role", "prefix_savings")
     assert [
-        (r["role"], r["relation"], r["calls"], r["retries"], r["shared_tokens"])
-        for r in derived["relations"].to_pylist()
+        (r["role"], r["relation"], r["cause"], r["calls"], r["shared_tokens"], r["context_tokens"])
+        for r in derived["drift"].to_pylist()
     ] == [
-        ("main", "branches", 1, 1, 10),
-        ("main", "extends", 1, 0, 15),
-        ("main", "restarts", 1, 0, 0),
-        ("sub-agent", "restarts", 1, 0, 0),
+        ("main", "branches", "retry of a reply that did not arrive", 1, 10, 0),
+        ("main", "extends", None, 1, 15, 1),
+        ("main", "restarts", "new conversation", 1, 0, 10),
+        ("sub-agent", "restarts", "new conversation", 1, 0, 4),
     ]
     assert [
         (r["role"], r["context_tokens"], r["sampled_tokens"], r["undelivered_tokens"], r["cached_tokens"])
