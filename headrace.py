@@ -54,6 +54,7 @@ _ours()
 
 import ingest.commands  # noqa: E402  only now is it sure whose they are
 from lake.commands import audit_command, lake_group, log_group, sql_command  # noqa: E402
+from lake.report_command import report_command  # noqa: E402
 from lake.terminal import (  # noqa: E402
     DIFFERS,
     MISUSED,
@@ -276,22 +277,15 @@ def replay(
     return replays.keep(folder, plan, settings, replays.replay(plan, ledger, watch))
 
 
-@cli.command("report")
-@run_argument
-@json_option
-def report_command(run: Path, as_json: bool) -> None:
-    """What a run did: scores, staleness beside its identity, steps, and each replay beside the run.
-
-    \b
-    headrace report runs/demo
-    headrace report runs/demo --json
-    """
+def _report(path: str, as_json: bool) -> None:
+    """What a run did: scores, staleness beside its identity, steps, and each replay beside the run."""
     from trainer.replay import kept
 
+    run = Path(path)
     lake = open(run)
     progress = lake.rows("from progress order by step")
     identity = lake.rows("from staleness_identity")
-    replays = kept(Path(run) / "replays")
+    replays = kept(run / "replays")
     if as_json:
         beside = {r["name"]: _side_by_side(r["steps"]) for r in replays}
         show_json({"run": str(run), "progress": progress, "staleness": identity, "replays": beside})
@@ -344,7 +338,14 @@ def _show_replay(replay: dict[str, Any]) -> None:
     show_table(rows, title=f"{title}: run | replay")
 
 
-for _each in (sql_command, audit_command, lake_group, log_group, *ingest.commands.COMMANDS):
+for _each in (
+    sql_command,
+    audit_command,
+    report_command(_report),
+    lake_group,
+    log_group,
+    *ingest.commands.COMMANDS,
+):
     cli.add_command(_each)
 
 

@@ -24,6 +24,7 @@ import pyarrow as pa
 from lake.as_of import AsOfError, moment, table_at
 from lake.layout import NotARun, Run
 from lake.models import EVENT_TABLES, Models, Params
+from lake.questions import find
 from lake.store import Store, Table
 
 if TYPE_CHECKING:
@@ -160,6 +161,13 @@ class Lake:
     def arrow(self, name: str) -> pa.Table:
         """A table or model by name, as Arrow; a model in the order of its key: same events, same rows."""
         return self._whole(name).to_arrow_table()
+
+    def report(self, name: str) -> pa.Table:
+        """The answer to a question (`headrace report --list`), as Arrow, in the order of its key.
+
+        Raises lake.questions.UnknownQuestion for a name that is none.
+        """
+        return self.arrow(find(self.models, name).name)
 
     def polars(self, name: str) -> pl.DataFrame:
         """A table or model by name, as Polars."""

@@ -39,6 +39,11 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     empty: str
     key: tuple[str, ...]
 
+    @property
+    def typed(self) -> str:
+        """The name as people type it."""
+        return self.name.replace("_", "-")
+
 
 def of_model(model: Model) -> Question:
     """Raises ModelError where the header is not that of a report."""
@@ -62,8 +67,9 @@ def find(models: Models, name: str) -> Question:
     model = models.by_name.get(wanted)
     if model is not None and model.folder == FOLDER:
         return of_model(model)
-    there = [q.name for q in questions(models)]
-    close = difflib.get_close_matches(wanted, there, n=3, cutoff=CLOSE)
-    close += [n for n in there if wanted and wanted in n and n not in close]
-    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(there)}"
-    raise UnknownQuestion(f"no question {name!r}; {hint} `headrace report --list` shows all with a line each")
+    there = [q.typed for q in questions(models)]
+    typed = wanted.replace("_", "-")
+    close = difflib.get_close_matches(typed, there, n=3, cutoff=CLOSE)
+    close += [n for n in there if typed and typed in n and n not in close]
+    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(there)}."
+    raise UnknownQuestion(f"no question {name!r}; {hint} `headrace report --list` shows each with a line")
