@@ -1,12 +1,15 @@
 """Delta coding: what a call shares with the earlier calls of its execution.
 
-A radix tree over int32 token buffers.  Each edge is a range of one call's own tokens, so a token
-stands in memory once however many calls pass over it; comparing is numpy's, a range at a time.
+One matcher for the proxy, which adds call by call, and for imports, which add many: a radix tree over
+int32 token buffers (`ingest.matching_kernels`, compiled).  A token stands in memory once however many calls
+pass over it.  Exact: every token that is said to be shared was compared.
 
     matcher = Matcher()
     parent, shared = matcher.longest_prefix(input_ids)
     matcher.insert(call_id, input_ids, output_ids)
     matcher.whole(call_id)                              the ids again
+    encode(input_ids, input_offsets, output_ids, output_offsets)      all calls of one execution
+    encode_rows(rows)                                   raw calls of many executions, as Arrow has them
 
 Canonical form (design note trajectories.md): `shared` is as large as it can be, and the parent is
 the call that owns token `shared - 1`, that is, the first call that put this token on this path.
@@ -14,78 +17,129 @@ the call that owns token `shared - 1`, that is, the first call that put this tok
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ingest import matching_kernels as kernels
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 Ids = npt.NDArray[np.int32]
+Numbers = npt.NDArray[np.int64]
+Place = tuple[int, int]
+"""(number of a kept call, a depth of its sequence); ROOT is above all."""
 EMPTY: Ids = np.zeros(0, np.int32)
-
-
-@dataclass(slots=True)
-class _Edge:
-    """Tokens [start, end) of the owner's sequence; children by their first token."""
-
-    owner: int
-    start: int
-    end: int
-    children: dict[int, _Edge]
-
-
-@dataclass(slots=True, frozen=True)
-class _Kept:
-    """What a call added: its sequence is the parent's first `shared` tokens, then `own`."""
-
-    parent: int | None
-    shared: int
-    own: Ids
+ROOT: Place = (-1, 0)
+FIRST_TOKENS, FIRST_CALLS, FIRST_EDGES = 1024, 8, 16
+"""Room of an empty matcher: 7 KB, since a proxy has one an open execution."""
+CALL_BYTES = 200
+"""Of a kept call beside its tokens, about: its row, two edges, their places in the table, its id."""
 
 
 class MatchingError(ValueError):
     """A call that cannot be kept: which, and why."""
 
 
-def _common(a: Ids, b: Ids) -> int:
-    """Length of the common prefix."""
-    n = min(len(a), len(b))
-    differs = a[:n] != b[:n]
-    at = int(differs.argmax()) if n else 0
-    return at if n and differs[at] else n
+def _ids(values: npt.ArrayLike) -> Ids:
+    """As a kernel takes them: in one piece, aligned; a view wherever that is so already."""
+    if type(values) is np.ndarray and values.dtype == np.int32:
+        flags = values.flags
+        if flags.c_contiguous and flags.aligned:
+            return values
+    return np.require(values, np.int32, ["C", "A"])
+
+
+class _Tree:
+    """The arrays of the kernels, and their growth: twice the room each time, so that adding is linear."""
+
+    def __init__(self) -> None:
+        self.tokens = np.empty(FIRST_TOKENS, np.int32)
+        self.calls = np.empty((FIRST_CALLS, 5), np.int64)
+        self.edges = np.empty((FIRST_EDGES, 8), np.int64)
+        self.table = np.zeros((2 * FIRST_EDGES, 2), np.int64)
+        self.counts = np.zeros(3, np.int64)
+        self._edges_of_ids, self._edges_of_output = np.zeros(2, np.int64), np.zeros(2, np.int64)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget every call; the room stays."""
+        self.table[:] = 0
+        self.edges[0] = 0
+        self.edges[0, kernels.OWNER] = -1
+        self.counts[:] = (0, 0, 1)
+
+    @property
+    def arrays(self) -> tuple[Ids, Numbers, Numbers, Numbers, Numbers]:
+        return self.tokens, self.calls, self.edges, self.table, self.counts
+
+    @property
+    def size(self) -> int:
+        """Calls that are kept."""
+        return int(self.counts[kernels.CALLS])
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self.arrays)
+
+    def insert(self, ids: Ids, output: Ids, begin: int, place: Place) -> None:
+        """Keep one call, whose ids from depth `begin` on are given, and which passes `place`."""
+        self._edges_of_ids[1], self._edges_of_output[1] = len(ids), len(output)
+        self.insert_many((ids, self._edges_of_ids, output, self._edges_of_output), begin, place)
+
+    def insert_many(self, columns: tuple[Ids, Numbers, Ids, Numbers], begin: int, place: Place) -> None:
+        """Keep calls in order, as `kernels.insert` does, with the room that they need."""
+        done, lacking = 0, 0
+        while True:
+            done, lacking = kernels.insert(*self.arrays, *columns, done, begin, *place)
+            if lacking < 0:
+                return
+            self._grow(lacking)
+
+    def is_shared(self, number: int, depth: int) -> bool:
+        """Whether a call is the parent of one that shares more than `depth` tokens."""
+        later = self.calls[number + 1 : self.size]
+        return bool(((later[:, kernels.PARENT] == number) & (later[:, kernels.SHARED] > depth)).any())
+
+    def _grow(self, lacking: int) -> None:
+        """Make room for one more call of so many tokens."""
+        tokens, calls, edges = (int(n) for n in self.counts)
+        if tokens + lacking > len(self.tokens):
+            self.tokens = _longer(self.tokens, tokens, max(tokens + lacking, 3 * tokens // 2))
+        if calls == len(self.calls):
+            self.calls = _longer(self.calls, calls, 2 * calls)
+        if edges + kernels.EDGES_A_CALL > len(self.edges):
+            self.edges = _longer(self.edges, edges, 2 * edges)
+        if 2 * (edges + kernels.EDGES_A_CALL) > len(self.table):
+            old, self.table = self.table, np.zeros((2 * len(self.table), 2), np.int64)
+            kernels.rehash(old, self.table)
+
+
+def _longer(array: Any, used: int, length: int) -> Any:
+    longer = np.empty((length, *array.shape[1:]), array.dtype)
+    longer[:used] = array[:used]
+    return longer
 
 
 class Matcher:
     """The calls of one execution; nothing is forgotten."""
 
     def __init__(self) -> None:
-        self._root = _Edge(-1, 0, 0, {})
-        self._kept: dict[int, _Kept] = {}
-        self._ends: dict[int, _Edge] = {}  # the edge on which a call's sequence ends
+        self._tree = _Tree()
+        self._numbers: dict[int, int] = {}  # call id -> place among the kept calls
+        self._call_ids: list[int] = []
 
-    def _tokens(self, edge: _Edge) -> Ids:
-        kept = self._kept[edge.owner]
-        return kept.own[edge.start - kept.shared : edge.end - kept.shared]
+    def __len__(self) -> int:
+        """Calls that are kept."""
+        return len(self._call_ids)
 
-    def _walk(self, ids: Ids, edge: _Edge, at: int) -> tuple[_Edge, int]:
-        """Go on from a place with ids[at:]: (edge, depth) of the deepest place that they reach."""
-        while at < len(ids):
-            if at == edge.end:
-                child = edge.children.get(int(ids[at]))
-                if child is None:
-                    break
-                edge = child
-            inside = at - edge.start
-            same = _common(self._tokens(edge)[inside:], ids[at:])
-            at += same
-            if at < edge.end:
-                break
-        return edge, at
-
-    def _start(self, known: int | None) -> tuple[_Edge, int]:
-        if known is None:
-            return self._root, 0
-        kept = self._kept[known]
-        return self._ends[known], kept.shared + len(kept.own)
+    @property
+    def nbytes(self) -> int:
+        """Of memory, about: what the calls added, and CALL_BYTES each at least."""
+        return self._tree.nbytes + CALL_BYTES * len(self._call_ids)
 
     def longest_prefix(self, ids: Ids, known: int | None = None) -> tuple[int | None, int]:
         """(owner of the last shared token, number of shared tokens); (None, 0) where nothing is shared.
@@ -93,8 +147,8 @@ class Matcher:
         `known`: a kept call whose whole sequence ids begin with, by construction: it is not compared
         again, so that the time is linear in the tokens that are new.
         """
-        edge, at = self._walk(ids, *self._start(known))
-        return (edge.owner, at) if at else (None, 0)
+        owner, shared = kernels.longest_prefix(*self._tree.arrays, _ids(ids), *self._end(known))
+        return (self._call_ids[owner], shared) if shared else (None, 0)
 
     def insert(
         self, call_id: int, input_ids: Ids, output_ids: Ids = EMPTY, known: int | None = None
@@ -104,35 +158,48 @@ class Matcher:
         An output that nobody can extend (it never reached the harness) is not given.
         Raises MatchingError where the call is kept already.
         """
-        if call_id in self._kept:
-            raise MatchingError(f"call {call_id} is kept already")
-        edge, at = self._walk(input_ids, *self._start(known))
-        parent, shared = (edge.owner, at) if at else (None, 0)
-        self._kept[call_id] = _Kept(parent, shared, np.concatenate([input_ids[shared:], output_ids]))
-        self._place(call_id, np.concatenate([input_ids, output_ids]), edge, at)
-        return parent, shared
+        self._check_new(call_id)
+        self._tree.insert(_ids(input_ids), _ids(output_ids), 0, self._end(known))
+        return self._added(call_id)
 
-    def _place(self, call_id: int, ids: Ids, edge: _Edge, at: int) -> None:
-        """Hang what no earlier call has into the tree, from a place on its path.
+    def take_up(
+        self, call_id: int, parent: int | None, shared: int, context_ids: Ids, output_ids: Ids = EMPTY
+    ) -> None:
+        """Keep a call in the form in which it was recorded: a matcher is restored from its calls in order.
 
-        That may be less than the call's own tokens: where its output repeats a sibling's, the tree
-        goes on with the sibling's.
+        Raises MatchingError where the call is kept already, or its parent is not there or is too short.
         """
-        edge, at = self._walk(ids, edge, at)
-        if at < len(ids):
-            if at < edge.end:
-                self._split(edge, at)
-            edge.children[int(ids[at])] = edge = _Edge(call_id, at, len(ids), {})
-        self._ends[call_id] = edge
+        self._check_new(call_id)
+        number = -1 if parent is None else self._numbers.get(parent, -1)
+        there = self.length(self._call_ids[number]) if number >= 0 else 0
+        if shared > there:
+            raise MatchingError(
+                f"call {call_id} shares {shared} tokens with call {parent}, which has {there} here; "
+                "take up the calls of an execution in their order, every one"
+            )
+        self._tree.insert(_ids(context_ids), _ids(output_ids), shared, (number, shared))
+        self._added(call_id)
 
-    def _split(self, edge: _Edge, middle: int) -> None:
-        lower = _Edge(edge.owner, middle, edge.end, edge.children)
-        for call_id, end in self._ends.items():
-            kept = self._kept[call_id]
-            if end is edge and kept.shared + len(kept.own) > middle:
-                self._ends[call_id] = lower
-        edge.end = middle
-        edge.children = {int(self._tokens(lower)[0]): lower}
+    def _end(self, known: int | None) -> Place:
+        """The place where a kept call ends."""
+        return ROOT if known is None else (self._numbers[known], self.length(known))
+
+    def _check_new(self, call_id: int) -> None:
+        if call_id in self._numbers:
+            raise MatchingError(f"call {call_id} is kept already")
+
+    def _added(self, call_id: int) -> tuple[int | None, int]:
+        number = len(self._call_ids)
+        self._numbers[call_id] = number
+        self._call_ids.append(call_id)
+        row = self._tree.calls[number]
+        shared = int(row[kernels.SHARED])
+        return (self._call_ids[row[kernels.PARENT]], shared) if shared else (None, 0)
+
+    def length(self, call_id: int) -> int:
+        """Tokens of the call's whole kept sequence."""
+        row = self._tree.calls[self._numbers[call_id]]
+        return int(row[kernels.SHARED] + row[kernels.LENGTH])
 
     def retract(self, call_id: int, input_len: int) -> None:
         """Take back a call's output: its answer did not reach the harness after all.
@@ -140,21 +207,82 @@ class Matcher:
         Where a later call has come to share a part of it, it stays.  The tree is planted again, which
         is linear in everything kept: it happens when a connection breaks within one reply.
         """
-        kept = self._kept[call_id]
-        if any(k.parent == call_id and k.shared > input_len for k in self._kept.values()):
+        number, old = self._numbers[call_id], self._tree
+        if old.is_shared(number, input_len):
             return
-        self._kept[call_id] = _Kept(kept.parent, kept.shared, kept.own[: input_len - kept.shared])
-        self._root = _Edge(-1, 0, 0, {})
-        self._ends = {}
-        for each in self._kept:
-            self._place(each, self.whole(each), self._root, 0)
+        row = old.calls[number]
+        row[kernels.LENGTH] = input_len - row[kernels.SHARED]
+        self._tree = _Tree()
+        for parent, shared, base, length, _ in old.calls[: old.size].tolist():
+            self._tree.insert(old.tokens[base : base + length], EMPTY, shared, (parent, shared))
 
     def whole(self, call_id: int) -> Ids:
         """The call's whole kept sequence, put together again from what each call added."""
-        kept = self._kept[call_id]
-        parts, parent, end = [kept.own], kept.parent, kept.shared
-        while parent is not None:
-            above = self._kept[parent]
-            parts.append(above.own[: end - above.shared])
-            parent, end = above.parent, above.shared
-        return np.concatenate(parts[::-1])
+        out = np.empty(self.length(call_id), np.int32)
+        kernels.whole(*self._tree.arrays, self._numbers[call_id], out)
+        return out
+
+
+# ------------------------------------------------------------------------------------ many at once
+def encode(
+    input_ids: Ids, input_offsets: Numbers, output_ids: Ids, output_offsets: Numbers
+) -> tuple[Numbers, Numbers]:
+    """(parents, shared), both (n,) int64, of one execution's n calls in order; parent -1: none.
+
+    Call c has input_ids[input_offsets[c] : input_offsets[c + 1]], and its output likewise; offsets (n + 1,).
+    """
+    return _encode(_Tree(), input_ids, input_offsets, output_ids, output_offsets)
+
+
+def _encode(
+    tree: _Tree, input_ids: Ids, input_offsets: Numbers, output_ids: Ids, output_offsets: Numbers
+) -> tuple[Numbers, Numbers]:
+    if len(input_offsets) != len(output_offsets):
+        raise MatchingError(
+            f"{len(input_offsets) - 1} inputs and {len(output_offsets) - 1} outputs: a call has one of each"
+        )
+    columns = (_ids(input_ids), _offsets(input_offsets), _ids(output_ids), _offsets(output_offsets))
+    tree.insert_many(columns, 0, ROOT)
+    calls = tree.calls[: tree.size]
+    return calls[:, kernels.PARENT].copy(), calls[:, kernels.SHARED].copy()
+
+
+def _offsets(values: npt.ArrayLike) -> Numbers:
+    return np.require(values, np.int64, ["C", "A"])
+
+
+def encode_rows(rows: pa.Table) -> tuple[Numbers, Numbers]:
+    """(parents, shared), both (n,) int64, of raw calls: execution_id, input_ids and output_ids (list<int32>).
+
+    The calls of an execution are in order; those of others may stand between them.  A parent is the number
+    of a call among those of its execution, from 0; -1: none.
+    """
+    parents, shared = np.empty(rows.num_rows, np.int64), np.empty(rows.num_rows, np.int64)
+    tree = _Tree()
+    for places, part in _executions(rows):
+        tree.clear()
+        columns = (_flat(part[name]) for name in ("input_ids", "output_ids"))
+        (inputs, input_offsets), (outputs, output_offsets) = columns
+        parents[places], shared[places] = _encode(tree, inputs, input_offsets, outputs, output_offsets)
+    return parents, shared
+
+
+def _executions(rows: pa.Table) -> Iterator[tuple[Numbers, pa.Table]]:
+    """Each execution: the places of its rows, and these; views where they stand together."""
+    import pyarrow as pa  # 60 MB that a proxy does not need
+
+    names = rows["execution_id"].dictionary_encode().unify_dictionaries()
+    codes = np.concatenate([np.asarray(c.indices, np.int64) for c in names.chunks] or [np.zeros(0, np.int64)])
+    order = np.argsort(codes, kind="stable")
+    edges = np.flatnonzero(np.diff(codes[order], prepend=-1, append=-1))
+    for start, stop in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        places = order[start:stop]
+        together = places[-1] - places[0] == len(places) - 1
+        yield places, rows.slice(places[0], len(places)) if together else rows.take(pa.array(places))
+
+
+def _flat(column: pa.ChunkedArray) -> tuple[Ids, Numbers]:
+    """Values and offsets of a column of lists; of one chunk without copying its values."""
+    lists = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    offsets = np.asarray(lists.offsets, np.int64)
+    return np.asarray(lists.values)[offsets[0] : offsets[-1]], offsets - offsets[0]

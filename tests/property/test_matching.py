@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+
+import numba
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba.core import caching
 
-from ingest.matching import Matcher, MatchingError
+from ingest import matching_kernels
+from ingest.matching import Matcher, MatchingError, encode, encode_rows
 
 
 class NaiveTrie:
@@ -119,10 +125,127 @@ def test_two_roots_and_an_empty_call():
 def test_a_long_history_is_kept_once():
     """400 calls that each resend everything: what is kept is the unique tokens, not the square."""
     rng = np.random.default_rng(0)
-    matcher, history = Matcher(), rng.integers(0, 1000, 500).astype(np.int32)
+    matcher, history, unique = Matcher(), rng.integers(0, 1000, 500).astype(np.int32), 500
     for call_id in range(400):
         output = rng.integers(0, 1000, 20).astype(np.int32)
         parent, shared = matcher.insert(call_id, history, output)
         assert call_id == 0 or (parent == call_id - 1 and shared == len(history) - 30)
         history = np.concatenate([history, output, rng.integers(0, 1000, 30).astype(np.int32)])
-    assert sum(len(kept.own) for kept in matcher._kept.values()) == 500 + 400 * 20 + 399 * 30
+        unique += 50
+    assert matcher.nbytes < 2 * 4 * unique + 400 * 600
+
+
+@settings(max_examples=300, deadline=None)
+@given(histories())
+def test_many_at_once_are_as_one_after_the_other(calls):
+    matcher, offsets = Matcher(), lambda lists: np.cumsum([0, *map(len, lists)])
+    inputs, outputs = [c[0] for c in calls], [c[1] for c in calls]
+    one_by_one = [matcher.insert(k, array(i), array(o)) for k, (i, o, _, _) in enumerate(calls)]
+    flat_inputs, flat_outputs = (array([*itertools.chain(*lists)]) for lists in (inputs, outputs))
+    parents, shared = encode(flat_inputs, offsets(inputs), flat_outputs, offsets(outputs))
+    assert [(None if p < 0 else p, n) for p, n in zip(parents, shared, strict=True)] == one_by_one
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(histories(), min_size=1, max_size=3), st.randoms(use_true_random=False), st.integers(1, 3))
+def test_rows_of_many_executions_in_any_mixture(executions, random, chunks):
+    """Calls of an execution in order, those of others between them, in any chunks."""
+    order = [k for k, calls in enumerate(executions) for _ in calls]
+    random.shuffle(order)
+    left = [list(calls) for calls in executions]
+    rows = [(str(k), *left[k].pop(0)[:2]) for k in order]
+    table = pa.table(
+        {
+            "execution_id": pa.array([r[0] for r in rows], pa.string()),
+            "input_ids": pa.array([r[1] for r in rows], pa.list_(pa.int32())),
+            "output_ids": pa.array([r[2] for r in rows], pa.list_(pa.int32())),
+        }
+    )
+    step = -(-len(rows) // chunks)
+    parts = [table.slice(start, step) for start in range(0, len(rows), step)]
+    parents, shared = encode_rows(pa.concat_tables(parts))
+    found = {str(k): [] for k in range(len(executions))}
+    for (execution, _, _), parent, n in zip(rows, parents, shared, strict=True):
+        found[execution].append((None if parent < 0 else parent, n))
+    for k, calls in enumerate(executions):
+        matcher = Matcher()
+        assert found[str(k)] == [matcher.insert(c, array(i), array(o)) for c, (i, o, *_) in enumerate(calls)]
+
+
+@settings(max_examples=300, deadline=None)
+@given(histories(), st.integers(0, 13), tokens)
+def test_taken_up_from_what_was_recorded_it_goes_on_as_if_never_dropped(calls, at, probe):
+    matcher, restored, recorded = Matcher(), Matcher(), []
+    at %= len(calls)
+    for call_id, (input_ids, output_ids, delivered, _) in enumerate(calls):
+        kept = array(output_ids if delivered else [])
+        if call_id == at:
+            for earlier, (parent, shared, context, output) in enumerate(recorded):
+                restored.take_up(earlier, parent, shared, context, output)
+        parent, shared = matcher.insert(call_id, array(input_ids), kept)
+        recorded.append((parent, shared, array(input_ids[shared:]), kept))
+        if call_id >= at:
+            assert restored.insert(call_id, array(input_ids), kept) == (parent, shared)
+    for call_id, (input_ids, output_ids, _, _) in enumerate(calls):
+        assert restored.whole(call_id).tolist() == matcher.whole(call_id).tolist()
+        ids = array(input_ids + output_ids + probe)
+        assert restored.longest_prefix(ids) == matcher.longest_prefix(ids)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(2, 3000), st.integers(0, 2**32 - 1))
+def test_thousands_of_children_of_one_edge(width, seed):
+    """Each call leaves the prompt by a token of its own, up to the largest id."""
+    rng = np.random.default_rng(seed)
+    matcher, prompt = Matcher(), array([7] * 70)
+    firsts = rng.choice(2**31 - 1, width, replace=False)
+    for call_id, first in enumerate(firsts):
+        own = array([first, 1])
+        assert matcher.insert(call_id, prompt, own) == ((0, 70) if call_id else (None, 0))
+    for call_id in rng.integers(0, width, 50).tolist():
+        assert matcher.longest_prefix(np.append(prompt, array([firsts[call_id], 1, 5]))) == (call_id, 72)
+
+
+@pytest.mark.parametrize("length", [1, 7, 8, 63, 64, 65, 127, 128, 129, 1000])
+def test_the_first_difference_is_found_wherever_it_is(length):
+    base = np.arange(length, dtype=np.int32)
+    for at in {0, 1, length // 2, length - 2, length - 1} & set(range(length)):
+        matcher, other = Matcher(), base.copy()
+        other[at] = 2**31 - 1
+        matcher.insert(0, base)
+        assert matcher.longest_prefix(other) == ((0, at) if at else (None, 0))
+
+
+def test_any_buffer_of_ids_is_taken():
+    """Read-only ones, views with a stride, other integer types, bytes that are not aligned."""
+    matcher, ids = Matcher(), np.arange(100, dtype=np.int32)
+    matcher.insert(0, ids)
+    odd = np.frombuffer(b"x" + ids.tobytes(), np.uint8)[1:].view(np.int32)
+    read_only = np.frombuffer(ids.tobytes(), np.int32)
+    for same in (odd, read_only, np.repeat(ids, 2)[::2], ids.astype(np.int64), ids.tolist()):
+        assert matcher.longest_prefix(same) == (0, 100)
+
+
+def test_a_call_whose_parent_is_not_there_is_not_taken_up():
+    matcher = Matcher()
+    matcher.take_up(0, None, 0, array([1, 2]))
+    with pytest.raises(MatchingError, match="call 1 shares 3 tokens with call 0, which has 2 here"):
+        matcher.take_up(1, 0, 3, array([4]))
+    with pytest.raises(MatchingError, match="shares 1 tokens with call 9"):
+        matcher.take_up(1, 9, 1, array([4]))
+    with pytest.raises(MatchingError, match="call 0 is kept already"):
+        matcher.take_up(0, None, 0, array([4]))
+    with pytest.raises(MatchingError, match="1 inputs and 2 outputs"):
+        encode(array([1]), array([0, 1]), array([1]), array([0, 1, 1]))
+
+
+def test_compiled_code_that_cannot_be_kept_is_compiled_again(monkeypatch):
+    """A package folder that cannot be written, and no home: numba would refuse to compile at all."""
+    monkeypatch.setattr(caching.FunctionCache._impl_class, "_locator_classes", [])
+    with pytest.raises(RuntimeError, match="cannot cache"):
+        numba.njit(cache=True)(_twice)
+    assert matching_kernels._compiled("int64(int64)")(_twice)(21) == 42
+
+
+def _twice(n):
+    return 2 * n
