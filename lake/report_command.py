@@ -96,20 +96,7 @@ def _list(as_json: bool) -> None:
         show_table(rows)
 
 
-def _answer(  # noqa: PLR0917  the options of the command, in their order
-    path: str,
-    name: str,
-    where: str | None,
-    limit: int | None,
-    set_name: str,
-    as_of: str | None,
-    as_json: bool,
-) -> None:
-    from lake.query import open_lake
-    from lake.questions import find
-
-    lake = open_lake(path, set_name, as_of)
-    asked = find(lake.models, name)
+def _answer(lake: Lake, asked: Question, where: str | None, limit: int | None, as_json: bool) -> None:
     found = rows_of(lake, asked, where)
     shown = found.slice(0, limit or (found.num_rows if as_json else ROWS_SHOWN)).to_pylist()
     why = None if found.num_rows else _why_none(lake, asked, where)
