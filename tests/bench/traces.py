@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ingest.matching import Matcher
+from ingest.matching import encode
 from lake.store import Store
 from lake.tables import SCHEMAS
 from tests.support import big_lake
@@ -281,12 +281,10 @@ class Coded:
 
 def coded(raw: RawExecution) -> Coded:
     """The canonical form: as much is shared as can be, the parent owns the last shared token."""
-    matcher = Matcher()
-    found = [matcher.insert(c, raw.input_of(c), raw.output_of(c)) for c in range(raw.calls)]
-    shared = np.array([n for _, n in found], np.int64)
+    parents, shared = encode(raw.input_ids, raw.input_offsets, raw.output_ids, raw.output_offsets)
     new = [raw.input_of(c)[n:] for c, n in enumerate(shared)]
     return Coded(
-        parents=np.array([-1 if parent is None else parent for parent, _ in found], np.int64),
+        parents=parents,
         shared=shared,
         context_ids=np.concatenate(new),
         context_offsets=_offsets([len(n) for n in new]),
