@@ -2,15 +2,24 @@
 
     lake = open_lake("runs/demo")
     lake.sql("select * from staleness_identity").to_arrow_table()
-    lake.arrow("weights"), lake.polars("event_calls")
+    lake.arrow("weights"), lake.polars("event_calls"), lake.pandas("progress")
     open_lake("runs/demo", as_of="2h")          every table as it stood two hours ago
+    open_lake("runs/demo", memory="2GB", timeout_s=60)
 
 Names: the event tables (`event_calls`, ..., `dead_letters`) and every model under `sql/`.  Models that
 a derived set keeps (`weights`, `segments`, ...) are read as they were written; others are computed.
+All tables are those of one moment, that of the opening.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
+import uuid
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
@@ -24,17 +33,22 @@ import pyarrow as pa
 from lake.as_of import AsOfError, moment, table_at
 from lake.layout import NotARun, Run
 from lake.models import EVENT_TABLES, Models, Params
+from lake.query_errors import QueryError, QueryStopped, said
 from lake.questions import find
+from lake.read_only import Read, check
 from lake.store import Store, Table
 
 if TYPE_CHECKING:
+    import pandas as pd
     import polars as pl
 
-MEMORY_LIMIT = "4GB"
+__all__ = ["Lake", "QueryError", "QueryStopped", "open_lake", "read_params"]
 
-
-class QueryError(ValueError):
-    """A query that is not allowed or does not run: why, and what to do."""
+MEMORY = "50%"  # of what this machine, or its container, has
+SPILL_SHARE = 0.5  # of what is free on the disk of temporary files
+BATCH_ROWS = 2048  # of a result that is read as it comes: one vector of DuckDB
+Shape = Callable[[Sequence[tuple[str, str, Any]]], str]
+"""A SELECT list for columns, each a reference in SQL, its name and its DuckDB type."""
 
 
 def _plain(value: Any) -> Any:
@@ -43,32 +57,70 @@ def _plain(value: Any) -> Any:
     return value
 
 
-class Lake:
-    """One connection on a lake.  Use one a thread.
+def identifier(name: str) -> str:
+    """A name of SQL."""
+    return '"' + name.replace('"', '""') + '"'
 
-    Read-only: one SELECT (or EXPLAIN, DESCRIBE, SUMMARIZE) a call; no file outside the lake, no network,
-    no extension, no setting.
+
+def quoted(text: str) -> str:
+    """A string constant of SQL."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+class Lake:
+    """One connection on a lake.  Use one a thread; `interrupt` alone may come from another.
+
+    Read-only: one SELECT (or EXPLAIN, DESCRIBE, SUMMARIZE, SHOW) a call; no file, no network, no extension,
+    no setting.
     """
 
-    def __init__(self, root: str, params: Params, as_of_ms: int | None = None) -> None:
-        """`as_of_ms`: every table as it stood then (ms since 1970); None: as it stands now."""
+    def __init__(
+        self,
+        root: str,
+        params: Params,
+        as_of_ms: int | None = None,
+        *,
+        memory: str | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        """`as_of_ms`: every table as it stood then (ms since 1970); None: now.  The others: see open_lake."""
         self.root, self.params, self._as_of_ms = root, params, as_of_ms
+        self._memory, self._timeout_s = memory or MEMORY, timeout_s or 0.0
         self._gone: dict[str, str] = {}  # tables that cannot be shown as of then, and why
         self.models = Models.load()
         self._store = Store(root)
-        self.con, self._given = self._connect()
-        self._defined: set[str] = set(self._given)
+        self._stored: dict[str, tuple[pa.Schema, list[str]]] = {}  # columns and files of what is stored
+        self._given = self._read_tables()
+        self._spill = Path(tempfile.gettempdir()) / f"headrace-sql-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self._remove = weakref.finalize(self, shutil.rmtree, self._spill, ignore_errors=True)
+        self.con = self._connect()
+        self._parser = self.con.cursor()
+        self._shown: set[str] = set()  # names that are on the connection: those that were asked for
         self._lock()
 
-    def _connect(self) -> tuple[duckdb.DuckDBPyConnection, list[str]]:
-        """A connection on the stored tables, and the names of the models that the set keeps."""
-        con = duckdb.connect()
-        con.execute(f"set memory_limit = '{MEMORY_LIMIT}'")
-        if "://" in self.root:  # by fsspec: DuckDB's own reader of object stores is a download
-            con.register_filesystem(fsspec.core.url_to_fs(self.root)[0])
+    def _read_tables(self) -> list[str]:
+        """Find the files of every table; the names of the models that the set keeps.
+
+        What the set keeps is shown, the rest is computed; as of a moment: what it kept then, empty where
+        nothing.
+        """
         for name, schema in EVENT_TABLES.items():
-            self._show(con, name, schema, self._table(name, f"events/{name.removeprefix('event_')}"))
-        return con, self._show_set(con)
+            table = self._table(name, f"events/{name.removeprefix('event_')}")
+            self._stored[name] = schema, table.files() if table is not None else []
+        given = []
+        for name in self._store.names(f"sets/{self.params.set_name}"):
+            if name not in self.models.by_name:
+                continue  # kept for the workers (`derivations`)
+            path = f"sets/{self.params.set_name}/{name}"
+            now = self._store.existing(path)
+            files = now.files() if now is not None else []
+            if now is not None and files:
+                if self._as_of_ms is not None:
+                    then = self._table(name, path)
+                    files = then.files() if then is not None else []
+                self._stored[name] = now.schema, files
+                given.append(name)
+        return given
 
     def _table(self, name: str, path: str) -> Table | None:
         """A table now, or as it stood; None where it does not, or did not yet, exist."""
@@ -80,17 +132,31 @@ class Lake:
             self._gone[name] = str(error)
             return None
 
-    def _show(
-        self, con: duckdb.DuckDBPyConnection, name: str, schema: pa.Schema, table: Table | None
-    ) -> None:
-        files = table.files() if table is not None else []
+    def _connect(self) -> duckdb.DuckDBPyConnection:
+        con = duckdb.connect()
+        free = shutil.disk_usage(tempfile.gettempdir()).free
+        try:
+            con.execute(f"set memory_limit = {quoted(self._memory)}")
+        except duckdb.Error as error:
+            con.close()
+            raise QueryError(f"memory {self._memory!r} is no size; write 2GB, 500MiB or 50%") from error
+        con.execute(f"set temp_directory = {quoted(str(self._spill))}")
+        con.execute(f"set max_temp_directory_size = '{int(free * SPILL_SHARE)}B'")
+        con.execute(f"set max_execution_time = {int(self._timeout_s * 1000)}")
+        con.execute("set python_enable_replacements = false")  # no variable of ours after FROM
+        if "://" in self.root:  # by fsspec: DuckDB's own reader of object stores is a download
+            con.register_filesystem(fsspec.core.url_to_fs(self.root)[0])
+        return con
+
+    def _show(self, con: duckdb.DuckDBPyConnection, name: str) -> None:
+        """Put a stored table on a connection."""
+        schema, files = self._stored[name]
         if name in self._gone:
             return
         if not files:
             con.register(name, schema.empty_table())
             return
-        names = ", ".join("'" + f.replace("'", "''") + "'" for f in files)
-        rows = f"select * from read_parquet([{names}], union_by_name = true)"
+        rows = f"select * from read_parquet([{', '.join(map(quoted, files))}], union_by_name = true)"
         con.execute(f"create temp view {name} as {rows}")
         columns = "select column_name from duckdb_columns() where table_name = ?"
         there = {column for (column,) in con.execute(columns, [name]).fetchall()}
@@ -100,24 +166,10 @@ class Lake:
                 f"create or replace temp view {name} as {rows} union all by name from {name}_declared"
             )
 
-    def _show_set(self, con: duckdb.DuckDBPyConnection) -> list[str]:
-        """What the set keeps is shown, the rest is computed; then: what it kept then, empty where nothing."""
-        given = []
-        for name in self._store.names(f"sets/{self.params.set_name}"):
-            if name not in self.models.by_name:
-                continue  # kept for the workers (`derivations`)
-            path = f"sets/{self.params.set_name}/{name}"
-            now = self._store.existing(path)
-            table = now if self._as_of_ms is None else self._table(name, path)
-            if now is not None and now.files():
-                self._show(con, name, now.schema, table)
-                given.append(name)
-        return given
-
     def _lock(self) -> None:
         """From here on the connection reads nothing but the lake's own files."""
         roots = {self.root} if "://" in self.root else {self.root, str(Path(self.root).absolute())}
-        allowed = ", ".join("'" + root.replace("'", "''") + "/'" for root in sorted(roots))
+        allowed = ", ".join(quoted(root + "/") for root in sorted(roots))
         self.con.execute(f"set allowed_directories = [{allowed}]")
         self.con.execute("set enable_external_access = false")
         self.con.execute("set lock_configuration = true")
@@ -127,40 +179,102 @@ class Lake:
         return sorted([*EVENT_TABLES, *self.models.by_name])
 
     def sql(self, query: str) -> duckdb.DuckDBPyRelation:
-        """The relation of a query: `.to_arrow_table()`, `.pl()`, `.fetchall()`, printing it shows it.
+        """The relation of a query, which runs when its rows are asked for, once for each asking.
+
+        `.to_arrow_table()`, `.pl()` (Polars), `.df()` (pandas), `.to_arrow_reader(rows)` (batches of any
+        result in bounded memory), `.fetchall()`; printing it shows its first rows.
 
         Raises QueryError for a statement that is not a read, and for one that DuckDB refuses.
         """
         try:
-            statements = duckdb.extract_statements(query)
+            return self._relation(self.check(query))
         except duckdb.Error as error:
-            raise QueryError(str(error)) from error
-        kinds = [s.type for s in statements]
-        readable = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
-        if len(kinds) != 1 or kinds[0] not in readable:
-            what = ", ".join(k.name for k in kinds) or "nothing"
-            raise QueryError(f"one SELECT is allowed, this is {what}; the lake is read-only")
-        try:
-            self._define(query)
-            return self.con.sql(query)
-        except duckdb.Error as error:
-            gone = [why for name, why in self._gone.items() if f" {name} " in str(error)]
-            raise QueryError("; ".join(gone) or f"{error}") from error
+            raise self.said(error, query) from error
 
-    def _define(self, query: str) -> None:
-        """Plan the views that the query names, once: planning all of them takes a second."""
+    def check(self, query: str) -> Read:
+        """What a query reads, without running it.  Raises QueryError where it is no read."""
         try:
-            named = duckdb.get_table_names(query)
-        except duckdb.Error:  # EXPLAIN and the like
-            named = set(self.models.by_name)
-        missing = (named & self.models.by_name.keys()) - self._defined
+            return check(self._parser, query)
+        except duckdb.Error as error:
+            raise self.said(error, query) from error
+
+    def said(self, error: BaseException, query: str) -> QueryError | QueryStopped:
+        """An error of DuckDB as one of ours, to be raised."""
+        gone = [why for name, why in self._gone.items() if f" {name} " in str(error)]
+        return QueryError("; ".join(gone)) if gone else said(error, query, self.names())
+
+    def _relation(self, read: Read) -> duckdb.DuckDBPyRelation:
+        if read.lists:
+            return self.con.from_arrow(pa.table({"name": self.names()}))
+        self._define(read.names)
+        return self.con.sql(read.text)
+
+    def _define(self, names: Sequence[str] | frozenset[str]) -> None:
+        """Plan the views that a query names, once: planning all of them takes a second."""
+        needed, ahead = set[str](), list(names)
+        while ahead:
+            name = ahead.pop()
+            if name in self._stored:
+                needed.add(name)
+            elif name in self.models.by_name and name not in needed:
+                needed.add(name)
+                ahead += self.models.by_name[name].inputs
+        for name in sorted((needed & self._stored.keys()) - self._shown):
+            self._show(self.con, name)
+            self._shown.add(name)
+        missing = (set(names) & self.models.by_name.keys()) - self._shown
         if missing:
             self.models.define(self.con, self.params, given=self._given, names=missing)
-            self._defined |= missing
+            self._shown |= missing
+
+    def stream(self, query: str, shape: Shape | None = None) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        """The columns of a query, and its rows in batches as they are found: any result in bounded memory.
+
+        `shape` makes other columns of them: see Shape.  Raises QueryError, QueryStopped; the iterator too.
+        """
+        try:
+            read = self.check(query)
+            relation = self._relation(read)
+            if read.explains or read.lists or shape is not None:
+                relation = self._shaped(read, relation, shape)
+            reader = relation.to_arrow_reader(BATCH_ROWS)
+        except duckdb.Error as error:
+            raise self.said(error, query) from error
+        return reader.schema, self._batches(reader, query)
+
+    def _batches(self, reader: pa.RecordBatchReader, query: str) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from reader
+        except (duckdb.Error, OSError, MemoryError) as error:  # in a reader DuckDB's errors are OSError
+            raise self.said(error, query) from error
+        finally:
+            reader.close()
+
+    def _shaped(
+        self, read: Read, relation: duckdb.DuckDBPyRelation, shape: Shape | None
+    ) -> duckdb.DuckDBPyRelation:
+        kinds = list(zip(relation.columns, relation.types, strict=True))
+        columns = [(f"c{i}", name, kind) for i, (name, kind) in enumerate(kinds)]
+        if read.explains or read.lists:  # neither can stand in parentheses
+            rows = relation.fetchall()
+            held = {f"c{i}": [row[i] for row in rows] for i in range(len(columns))}
+            relation = self.con.from_arrow(pa.table(held))
+            wanted = ", ".join(f"{ref} as {identifier(name)}" for ref, name, _ in columns)
+            return relation.project(wanted if shape is None else shape(columns))
+        references = ", ".join(ref for ref, _, _ in columns)  # two columns may have one name
+        wanted = "*" if shape is None else shape(columns)
+        return self.con.sql(f"select {wanted} from ({read.text}\n) as t({references})")
+
+    def interrupt(self) -> None:
+        """Stop the query that runs on this lake, from another thread: there it raises QueryStopped, or from
+        a relation of `sql` duckdb.InterruptException.  The next query runs as ever.
+        """
+        self.con.interrupt()
 
     def arrow(self, name: str) -> pa.Table:
         """A table or model by name, as Arrow; a model in the order of its key: same events, same rows."""
-        return self._whole(name).to_arrow_table()
+        query = self._whole(name)
+        return self._arrow(self.sql(query), query)
 
     def report(self, name: str) -> pa.Table:
         """The answer to a question (`headrace report --list`), as Arrow, in the order of its key.
@@ -168,6 +282,17 @@ class Lake:
         Raises lake.questions.UnknownQuestion for a name that is none.
         """
         return self.arrow(find(self.models, name).name)
+
+    def pandas(self, name: str) -> pd.DataFrame:
+        """A table or model by name, as pandas, which `pip install 'headrace[pandas]'` brings.
+
+        Columns have Arrow's own types (pandas.ArrowDtype): integers with nulls stay integers, and lists
+        stay buffers, which `frame[name].array` holds, without one Python number.
+        """
+        import pandas as pd
+
+        frame: pd.DataFrame = self.arrow(name).to_pandas(types_mapper=pd.ArrowDtype)
+        return frame
 
     def polars(self, name: str) -> pl.DataFrame:
         """A table or model by name, as Polars."""
@@ -180,32 +305,39 @@ class Lake:
 
     def rows(self, query: str) -> list[dict[str, Any]]:
         """The rows of a query as dictionaries; sums of integers (HUGEINT in DuckDB) as integers."""
-        rows = self.sql(query).to_arrow_table().to_pylist()
+        rows = self._arrow(self.sql(query), query).to_pylist()
         return [{name: _plain(value) for name, value in row.items()} for row in rows]
 
-    def _whole(self, name: str) -> duckdb.DuckDBPyRelation:
+    def _arrow(self, relation: duckdb.DuckDBPyRelation, query: str) -> pa.Table:
+        try:
+            return relation.to_arrow_table()
+        except duckdb.Error as error:
+            raise self.said(error, query) from error
+
+    def _whole(self, name: str) -> str:
         if name not in self.names():
             raise QueryError(f"no table or model {name!r}; there are {', '.join(self.names())}")
         model = self.models.by_name.get(name)
-        return self.sql(f"select * from {name}" + (f" order by {', '.join(model.key)}" if model else ""))
+        return f"select * from {name}" + (f" order by {', '.join(model.key)}" if model else "")
 
     def audit(self) -> dict[str, pa.Table]:
         """The violating rows of every audit; empty tables where all holds."""
-        con, given = self._connect()
         if self._gone:
-            con.close()
             raise QueryError("; ".join(self._gone.values()))
-        try:
-            return self.models.audit(con, self.params, given=given)
-        finally:
-            con.close()
+        with closing(self._connect()) as con:
+            for name in self._stored:
+                self._show(con, name)
+            return self.models.audit(con, self.params, given=self._given)
 
     def sets(self) -> list[str]:
         """The derived sets of this lake."""
         return self._store.folders("sets")
 
     def close(self) -> None:
+        """Close the connection and remove what was spilled."""
+        self._parser.close()
         self.con.close()
+        self._remove()
 
 
 def read_params(root: str, set_name: str, otherwise: Params) -> Params:
@@ -214,11 +346,22 @@ def read_params(root: str, set_name: str, otherwise: Params) -> Params:
     return otherwise if found is None else msgspec.json.decode(found, type=Params)
 
 
-def open_lake(path: str | Path, set_name: str = "default", as_of: str | datetime | None = None) -> Lake:
+def open_lake(
+    path: str | Path,
+    set_name: str = "default",
+    as_of: str | datetime | None = None,
+    *,
+    memory: str | None = None,
+    timeout_s: float | None = None,
+) -> Lake:
     """The lake of a run's folder, or a lake's own folder or URL, now or as it stood.
 
-    as_of  a moment (see lake.as_of): "15m" ago, "2026-03-01T12:00Z", a datetime, "events/calls@12"
-    Raises NotARun where there is neither, AsOfError for a moment that is none.
+    as_of      a moment (see lake.as_of): "15m" ago, "2026-03-01T12:00Z", a datetime, "events/calls@12"
+    memory     what queries may hold at once, such as "2GB"; the rest spills to a temporary folder, up to half
+               of what is free there.  Without it half of the memory that the machine has
+    timeout_s  seconds that a query may compute before it is stopped; without it as long as it takes
+    Raises NotARun where there is neither, AsOfError for a moment that is none, QueryError for a memory that
+    is no size.
     """
     root = str(path)
     run = Run(Path(path))
@@ -231,4 +374,4 @@ def open_lake(path: str | Path, set_name: str = "default", as_of: str | datetime
     elif not Store(root).folders("events"):
         raise NotARun(f"{path} is neither a run nor a lake; `headrace run demo` makes a run")
     as_of_ms = None if as_of is None else moment(as_of, Store(root))
-    return Lake(root, read_params(root, set_name, params), as_of_ms)
+    return Lake(root, read_params(root, set_name, params), as_of_ms, memory=memory, timeout_s=timeout_s)
