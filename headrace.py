@@ -31,7 +31,7 @@ __all__ = ["__version__", "main", "open", "replay"]
 
 PACKAGES = ("ingest", "lake", "schedulers", "trainer")
 RUNS = Path("runs")
-EXTRAS = ("kafka", "ray")  # optional packages that an extra of the same name brings
+EXTRAS = ("kafka", "pandas", "ray")  # optional packages that an extra of the same name brings
 
 
 def _ours() -> None:
