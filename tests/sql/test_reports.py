@@ -11,15 +11,11 @@ from lake import events as ev
 from tests.support.recorder import Recorder, derive, rows
 
 
-def started(recorder: Recorder, config: str) -> None:
-    recorder.put(ev.RunStarted, run="r", config=config, software="{}")
-
-
 def bursts(phi: float, mu: int, b: int, steps: int, seed: int) -> Recorder:
     """Boundary dispatch: topped up to (phi + mu) B unconsumed groups; any B of them are consumed a step."""
     rng = random.Random(seed)
     recorder = Recorder()
-    started(recorder, json.dumps({"rollout": {"phi": phi, "mu": mu, "groups_per_step": b}}))
+    recorder.started(json.dumps({"rollout": {"phi": phi, "mu": mu, "groups_per_step": b}}))
     waiting: list[str] = []
     made = 0
     for step in range(steps):
@@ -66,7 +62,7 @@ def test_one_version_too_many_shows_as_a_difference():
 def test_settings_that_are_absent_make_the_prediction_unknown(config):
     recorder = bursts(0.5, 2, 2, 4, seed=1)
     recorder.rows["policy"].pop(0)
-    started(recorder, config)
+    recorder.started(config)
     (row,) = rows(recorder, "staleness_identity")
     assert (row["steps"], row["predicted"], row["difference"]) == (4, None, None)
 

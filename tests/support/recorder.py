@@ -35,10 +35,18 @@ class Recorder:
         self.clock += 1
         return self.add(kind(time_us=self.clock, **fields))
 
+    def at(self, seconds: float) -> Recorder:
+        """The next event happens then."""
+        self.clock = round(seconds * 1e6) - 1
+        return self
+
     def tables(self) -> dict[str, pa.Table]:
         return {f"event_{topic}": to_table(topic, rows) for topic, rows in self.rows.items()}
 
     # ---------------------------------------------------------------- one line a fact in the tests
+    def started(self, config: str) -> None:
+        self.put(ev.RunStarted, run="r", config=config, software="{}")
+
     def dispatched(self, group: str, size: int, version: int = 0, boundary: int = 0) -> None:
         fields = {"task": "{}", "size": size, "policy_version": version, "boundary": boundary}
         self.put(ev.GroupDispatched, group_id=group, **fields)
@@ -56,14 +64,16 @@ class Recorder:
         fields = {"assessment": "missing" if value is None else "scored", "evaluator": "task", **more}
         return self.put(ev.ExecutionScored, group_id=group, execution_id=execution, value=value, **fields)
 
-    def ready(self, group: str, scores_end: int, set_name: str = "default") -> None:
-        counts = {"tokens": 0, "targets": 0, "executions_valid": 0, "digest": ""}
+    def ready(self, group: str, scores_end: int, set_name: str = "default", **more: object) -> None:
+        counts = {"tokens": 0, "targets": 0, "executions_valid": 0, "digest": "", **more}
         self.put(ev.GroupReady, group_id=group, set_name=set_name, scores_end=scores_end, **counts)
 
     def consumed(self, group: str, step: int, version: int) -> None:
         self.put(ev.GroupConsumed, group_id=group, step=step, policy_version=version)
 
-    def stepped(self, step: int, groups: Sequence[str], statistics: str = "{}") -> None:
+    def stepped(
+        self, step: int, groups: Sequence[str], statistics: str = "{}", executions: int | None = None
+    ) -> None:
         """A step planned on its groups and committed: version `step` becomes `step + 1`."""
         n = len(groups)
         self.put(
@@ -85,7 +95,7 @@ class Recorder:
             checkpoint="",
             loss=0.5,
             gradient_norm=0.25,
-            executions=n,
+            executions=n if executions is None else executions,
             tokens=100,
             targets=50,
             statistics=statistics,
