@@ -36,6 +36,8 @@ TEXT = 1 << 23
 """Tokens of the one text that all others are pieces of."""
 
 Ids = npt.NDArray[np.int32]
+_Told = tuple[Ids, tuple[int, ...]]  # a conversation so far, and where its messages end
+NOTHING: _Told = np.zeros(0, np.int32), ()
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,8 @@ class RawExecution:
     """Calls one after another: call c has input_ids[input_offsets[c] : input_offsets[c + 1]], and so on.
 
     `roles` (int8) are places in ROLES, `versions` (int64) those of the policy that answered;
-    log-probabilities (float32) lie as the outputs do.
+    log-probabilities (float32) lie as the outputs do.  The messages of an input end at
+    message_ends[message_offsets[c] : message_offsets[c + 1]], counted from its begin.
     """
 
     execution: int
@@ -93,6 +96,8 @@ class RawExecution:
     output_logprobs: npt.NDArray[np.float32]
     roles: npt.NDArray[np.int8]
     versions: npt.NDArray[np.int64]
+    message_ends: npt.NDArray[np.int64]
+    message_offsets: npt.NDArray[np.int64]
 
     @property
     def calls(self) -> int:
@@ -121,6 +126,12 @@ def _text(seed: int) -> Ids:
     return np.searchsorted(chance, drawn).astype(np.int32)
 
 
+def _and(told: _Told, *messages: Ids) -> _Told:
+    """A conversation with more messages."""
+    ends = (len(told[0]) + np.cumsum([len(m) for m in messages])).tolist()
+    return np.concatenate([told[0], *messages]), (*told[1], *ends)
+
+
 @dataclass
 class _Agent:
     """One execution while it is written."""
@@ -129,7 +140,7 @@ class _Agent:
     rng: np.random.Generator
     text: Ids
     prompts: list[Ids]
-    inputs: list[Ids] = field(default_factory=list)
+    inputs: list[_Told] = field(default_factory=list)
     outputs: list[Ids] = field(default_factory=list)
     roles: list[int] = field(default_factory=list)
 
@@ -148,47 +159,47 @@ class _Agent:
     def full(self) -> bool:
         return len(self.inputs) >= self.shape.calls
 
-    def call(self, role: int, ids: Ids, output: Ids) -> Ids:
-        self.inputs.append(ids)
+    def call(self, role: int, told: _Told, output: Ids) -> Ids:
+        self.inputs.append(told)
         self.outputs.append(output)
         self.roles.append(role)
         return output
 
-    def answer(self, role: int, ids: Ids) -> Ids:
+    def answer(self, role: int, told: _Told) -> Ids:
         """One call, and perhaps another try of it: the output as the history has it."""
         s, chance = self.shape, self.rng.random()
-        output = self.call(role, ids, self.some(s.output))
+        output = self.call(role, told, self.some(s.output))
         if chance < s.retry and not self.full:
             alike = int(self.rng.integers(0, min(20, len(output)))) if self.rng.random() < 0.5 else 0
-            return self.call(role, ids, np.concatenate([output[:alike], self.some(s.output)]))
+            return self.call(role, told, np.concatenate([output[:alike], self.some(s.output)]))
         chance -= s.retry
         if 0 <= chance < s.drift:
             half = len(output) // 2
             return np.concatenate([output[:half], self.piece(len(output) - half + 1)])
         chance -= s.drift
         if 0 <= chance < s.twin and not self.full:
-            return self.call(role, ids, output)
+            return self.call(role, told, output)
         chance -= s.twin
         if 0 <= chance < s.cut and not self.full:
-            self.call(role, ids, output[: max(1, len(output) // 3)])
+            self.call(role, told, output[: max(1, len(output) // 3)])
         return output
 
-    def talk(self, role: int, prompt: Ids, most: int) -> None:
+    def talk(self, role: int, prompt: _Told, most: int) -> None:
         """A conversation of about `most` calls, or until the execution has all of its calls."""
-        s, ids, end = self.shape, prompt, len(self.inputs) + most
+        s, told, end = self.shape, prompt, len(self.inputs) + most
         while not self.full and len(self.inputs) < end:
-            output = self.answer(role, ids)
+            output = self.answer(role, told)
             heard = self.some(s.tool)
             if role == MAIN and self.rng.random() < s.sub_agent:
-                asked = self.prompts[1 + self.between((0, len(self.prompts) - 1))]
-                self.talk(SUB_AGENT, np.concatenate([asked, self.some(s.tool)]), self.between(s.sub_calls))
+                asked = _and(NOTHING, self.prompts[1 + self.between((0, 3))], self.some(s.tool))
+                self.talk(SUB_AGENT, asked, self.between(s.sub_calls))
                 heard = self.some(s.output)
-            ids = np.concatenate([ids, output, heard])
-            if len(ids) > s.context_max and not self.full:
+            told = _and(told, output, heard)
+            if len(told[0]) > s.context_max and not self.full:
                 summary = self.piece(self.between(s.summary))
                 if role == MAIN:
-                    self.call(SUMMARY, np.concatenate([ids, self.piece(40)]), summary)
-                ids = np.concatenate([prompt, summary, self.piece(20)])
+                    self.call(SUMMARY, _and(told, self.piece(40)), summary)
+                told = _and(prompt, summary, self.piece(20))
 
 
 def raw_calls(execution: int, shape: Shape = PAPER, seed: int = 0) -> RawExecution:
@@ -200,18 +211,21 @@ def raw_calls(execution: int, shape: Shape = PAPER, seed: int = 0) -> RawExecuti
     prompts = [text[s : s + n] for s, n in zip(starts, of_group.integers(*shape.prompt, 4), strict=True)]
     rng = np.random.default_rng([seed, 2, execution])
     agent = _Agent(shape, rng, text, prompts)
-    agent.talk(MAIN, prompts[0], shape.calls)
+    agent.talk(MAIN, _and(NOTHING, prompts[0]), shape.calls)
+    inputs, ends = zip(*agent.inputs, strict=True)
     output_offsets = _offsets([len(o) for o in agent.outputs])
     return RawExecution(
         execution=execution,
         group=group,
-        input_ids=np.concatenate(agent.inputs),
-        input_offsets=_offsets([len(i) for i in agent.inputs]),
+        input_ids=np.concatenate(inputs),
+        input_offsets=_offsets([len(i) for i in inputs]),
         output_ids=np.concatenate(agent.outputs),
         output_offsets=output_offsets,
         output_logprobs=-rng.exponential(0.5, int(output_offsets[-1])).astype(np.float32),
         roles=np.array(agent.roles, np.int8),
         versions=np.arange(shape.calls) * 3 // shape.calls,  # two new ones come while it runs
+        message_ends=np.concatenate(ends),
+        message_offsets=_offsets([len(e) for e in ends]),
     )
 
 

@@ -42,6 +42,9 @@ def test_it_has_everything_that_makes_trees(raws):
     assert all(r.calls == traces.SMALL.calls for r in raws)
     longest = max(int(np.diff(r.input_offsets).max()) for r in raws)
     assert traces.SMALL.context_max / 2 < longest < traces.SMALL.context_max * 2
+    for raw in raws:
+        ends = raw.message_ends[raw.message_offsets[1:] - 1]
+        assert np.array_equal(ends, np.diff(raw.input_offsets)), "the last message ends with the input"
     first = [int(r.input_of(0)[0]) for r in raws]
     assert len(set(first[:4])) == 1, "a group begins with one prompt"
 
