@@ -12,7 +12,7 @@ from lake.models import EVENT_TABLES, INPUTS, SQL_ROOT, ModelError, Models, Para
 from tests.support.recorder import MODELS, Recorder, connect
 
 FOLDERS = {"staging", "trees", "paths", "weights", "groups", "reports", "audits"}
-READ_BY_OTHERS_THAN_MODELS = {"trees", "weights", "group_state", "tools", "publications"}
+READ_BY_OTHERS_THAN_MODELS = {"trees", "weights", "group_state", "tools", "publications", "violations"}
 GOOD = "-- One row a thing.\n-- Key: x\nwith final as (select 1 as x)\n\nselect * from final\n"
 
 
