@@ -1,4 +1,5 @@
-"""The commands of ingestion: `headrace ingest`, `headrace lake rebuild`, `headrace log restore`.
+"""The commands of ingestion: `headrace ingest`, `headrace lake rebuild`, `headrace log restore`; `headrace
+import` stands in `ingest.import_command`.
 
 Heavy imports come after argument parsing, so that `--help` answers at once.
 """
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ingest.import_command import import_group
 from lake.commands import lake_group, log_group
 from lake.terminal import (
     DIFFERS,
@@ -188,4 +190,4 @@ def restore_command(path: str, into: str | None, blobs: str | None, as_json: boo
         show_table([document], title=f"{store.root}: records in the log")
 
 
-COMMANDS: tuple[click.Command, ...] = (ingest_command,)
+COMMANDS: tuple[click.Command, ...] = (ingest_command, import_group)

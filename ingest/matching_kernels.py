@@ -39,7 +39,7 @@ _OFFSETS = types.Array(int64, 1, "C", readonly=True)
 _TREE = (types.int32[::1], int64[:, ::1], int64[:, ::1], int64[:, ::1], int64[::1])
 
 
-def _compiled(*signature: Any) -> Any:
+def compiled(*signature: Any) -> Any:
     """Compile, for one signature so that read-only arrays make no second version; kept on disk.
 
     Numba keeps it in `__pycache__` beside this file, else in the user's cache folder, else it cannot keep
@@ -57,7 +57,7 @@ def _compiled(*signature: Any) -> Any:
     return decorate
 
 
-@_compiled()
+@compiled()
 def _common(a, b):
     """Length of the common prefix of two arrays, the first not longer than the second."""
     n, done = len(a), 0
@@ -82,14 +82,14 @@ def _common(a, b):
     return done
 
 
-@_compiled()
+@compiled()
 def _copy(values, out, start):
     """Write values from `start` on: a loop compiles in a third of the time of a slice, to the same code."""
     for k in range(len(values)):
         out[start + k] = values[k]
 
 
-@_compiled()
+@compiled()
 def _place(table, edge, token):
     """Where in the table the child of an edge that begins with a token stands, or would."""
     key = (edge << 32) | (int64(token) & 0xFFFFFFFF)
@@ -102,14 +102,14 @@ def _place(table, edge, token):
     return at
 
 
-@_compiled()
+@compiled()
 def _put(table, edge, token, child):
     at = _place(table, edge, token)
     table[at, 0] = (edge << 32) | (int64(token) & 0xFFFFFFFF)
     table[at, 1] = child
 
 
-@_compiled()
+@compiled()
 def _walk(tokens, edges, table, ids, first, edge, at):
     """Go on from a place with ids (at depths from `first` on): (edge, depth) of the deepest place."""
     stop = first + len(ids)
@@ -132,7 +132,7 @@ def _walk(tokens, edges, table, ids, first, edge, at):
     return edge, at
 
 
-@_compiled()
+@compiled()
 def _at(calls, edges, call, depth):
     """The edge on which the sequence of a call passes a depth; the root for depth 0."""
     edge = calls[call, LAST] if depth > 0 else int64(0)
@@ -141,7 +141,7 @@ def _at(calls, edges, call, depth):
     return edge
 
 
-@_compiled()
+@compiled()
 def _split(tokens, edges, table, counts, edge, middle):
     """Cut an edge in two: the lower half keeps its number, so that what hangs on it stays; the upper one."""
     upper, above = counts[EDGES], edges[edge, ABOVE]
@@ -159,7 +159,7 @@ def _split(tokens, edges, table, counts, edge, middle):
     return upper
 
 
-@_compiled()
+@compiled()
 def _hang(tokens, calls, edges, table, counts, call, edge, at):
     """Hang what no earlier call has of a call into the tree, from the place where its own tokens begin.
 
@@ -182,7 +182,7 @@ def _hang(tokens, calls, edges, table, counts, call, edge, at):
     calls[call, LAST] = edge
 
 
-@_compiled()
+@compiled()
 def _keep(tokens, calls, edges, table, counts, edge, at, context, output):
     """Keep a call that leaves an edge at a depth, with its own; -1, or the tokens there is no room for."""
     n, call, base = len(context) + len(output), counts[CALLS], counts[TOKENS]
@@ -199,7 +199,7 @@ def _keep(tokens, calls, edges, table, counts, edge, at, context, output):
     return -1
 
 
-@_compiled(types.UniTuple(int64, 2)(*_TREE, _IDS, int64, int64))
+@compiled(types.UniTuple(int64, 2)(*_TREE, _IDS, int64, int64))
 def longest_prefix(tokens, calls, edges, table, _counts, ids, known, depth):
     """(number of the call that owns the last shared token, tokens shared); (-1, 0) without any."""
     edge = _at(calls, edges, known, depth)
@@ -207,7 +207,7 @@ def longest_prefix(tokens, calls, edges, table, _counts, ids, known, depth):
     return edges[edge, OWNER], at
 
 
-@_compiled(types.UniTuple(int64, 2)(*_TREE, _IDS, _OFFSETS, _IDS, _OFFSETS, int64, int64, int64, int64))
+@compiled(types.UniTuple(int64, 2)(*_TREE, _IDS, _OFFSETS, _IDS, _OFFSETS, int64, int64, int64, int64))
 def insert(
     tokens, calls, edges, table, counts, ids, id_offsets, outputs, output_offsets, first, begin, known, depth
 ):
@@ -227,7 +227,7 @@ def insert(
     return len(id_offsets) - 1, int64(-1)
 
 
-@_compiled(void(*_TREE, int64, types.int32[::1]))
+@compiled(void(*_TREE, int64, types.int32[::1]))
 def whole(tokens, calls, _edges, _table, _counts, call, out):
     """Write the whole sequence of a call."""
     end = len(out)
@@ -237,7 +237,7 @@ def whole(tokens, calls, _edges, _table, _counts, call, out):
         end, call = shared, calls[call, PARENT]
 
 
-@_compiled(void(int64[:, ::1], int64[:, ::1]))
+@compiled(void(int64[:, ::1], int64[:, ::1]))
 def rehash(old, table):
     """Fill an empty table with what another holds."""
     for k in range(len(old)):

@@ -244,7 +244,7 @@ def test_compiled_code_that_cannot_be_kept_is_compiled_again(monkeypatch):
     monkeypatch.setattr(caching.FunctionCache._impl_class, "_locator_classes", [])
     with pytest.raises(RuntimeError, match="cannot cache"):
         numba.njit(cache=True)(_twice)
-    assert matching_kernels._compiled("int64(int64)")(_twice)(21) == 42
+    assert matching_kernels.compiled("int64(int64)")(_twice)(21) == 42
 
 
 def _twice(n):
