@@ -31,13 +31,12 @@ final as (
         n.call_id,
         n.depth_start,
         n.depth_end - n.depth_start as length,
-        c.tree_base + n.depth_start - c.depth_start as tree_start,
-        case when n.sampled then c.logprob_base + n.depth_start - c.depth_output end as logprob_start,
-        n.sampled,
+        n.tree_start,
+        n.logprob_start,
+        n.logprob_start is not null as sampled,
         n.trainable and n.depth_end > w.owned_to as target
     from walked as w
     join tree_nodes as n on n.x = w.x and n.run = w.run and n.depth_end <= w.upto
-    join tree_calls as c on c.x = n.x and c.call_id = n.call_id
 )
 
 select * from final

@@ -11,20 +11,30 @@ with ready as (
     group by e.group_id
 ),
 
-final as (
+first_seen as (
     select
-        s.group_id,
-        s.execution_id,
-        s.assessment,
-        s.value,
-        s.version,
-        s.evaluator
-    from scores as s
+        group_id,
+        execution_id,
+        event_id,
+        arg_min(
+            {assessment: assessment, value: value, version: version, evaluator: evaluator}, log_offset
+        ) as score,
+        min(log_offset) as log_offset
+    from event_scores
+    group by group_id, execution_id, event_id
+),
+
+counted as (
+    select s.group_id, s.execution_id, arg_max(s.score, (s.score.version, s.log_offset)) as score
+    from first_seen as s
     left join ready as r on r.group_id = s.group_id
     where r.scores_end is null or s.log_offset < r.scores_end
-    qualify lag(s.execution_id) over (
-        partition by s.group_id order by s.execution_id, s.version desc, s.log_offset desc
-    ) is distinct from s.execution_id
+    group by s.group_id, s.execution_id
+),
+
+final as (
+    select group_id, execution_id, score.assessment, score.value, score.version, score.evaluator
+    from counted
 )
 
 select * from final

@@ -10,19 +10,10 @@ with undelivered as (
 ),
 
 repeated as (
-    select event_id
+    select event_id, min((log_partition::bigint << 48) | log_offset) as first_seen
     from event_calls
     group by event_id
     having count(*) > 1
-),
-
-first_seen as (
-    select c.* from event_calls as c anti join repeated as r on r.event_id = c.event_id
-    union all
-    select c.*
-    from event_calls as c
-    semi join repeated as r on r.event_id = c.event_id
-    qualify row_number() over (partition by c.event_id order by c.log_partition, c.log_offset) = 1
 ),
 
 final as (
@@ -56,8 +47,10 @@ final as (
         c.time_us,
         c.started_us,
         c.finished_us
-    from first_seen as c
+    from event_calls as c
+    left join repeated as r on r.event_id = c.event_id
     left join undelivered as u on u.execution_id = c.execution_id and u.call_id = c.call_id
+    where r.event_id is null or (c.log_partition::bigint << 48) | c.log_offset = r.first_seen
 )
 
 select * from final

@@ -13,14 +13,13 @@ with final as (
         (p.call_id << 32) | p.depth_start as parent_node,
         n.depth_start,
         n.depth_end,
-        n.sampled,
+        n.logprob_start is not null as sampled,
         n.trainable,
-        c.role_rank,
-        c.tree_base + n.depth_start - c.depth_start as tree_start,
-        case when n.sampled then c.logprob_base + n.depth_start - c.depth_output end as logprob_start
+        n.role_rank,
+        n.tree_start,
+        n.logprob_start
     from tree_nodes as n
     join tree_executions as e on e.x = n.x
-    join tree_calls as c on c.x = n.x and c.call_id = n.call_id
     join runs as r on r.x = n.x and r.run = n.run
     left join tree_nodes as p
         on p.x = n.x

@@ -1,5 +1,5 @@
 -- One row a (leaf, run on its path from the root) pair, the leaf's own run too: the path holds the run's
--- tokens up to depth `upto`, and `trained` trainable ones of it. `leaf_run` is the run that ends with the leaf.
+-- tokens up to depth `upto`, and `trained` trainable ones of it. `leaf_run`: the run that ends with the leaf.
 -- Key: x, leaf_run, run
 with recursive climbed as (
     select x, run as leaf_run, run, depth_end as upto, trained

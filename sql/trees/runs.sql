@@ -1,6 +1,6 @@
--- One row a run of calls (see `tree_calls`), a chain without its branches: the depths (`depth_start`,
--- `depth_end`] of its path. It leaves its parent run at `depth_start`; `trained_before` trainable tokens of the
--- parent run lie before that, `trained` are its own. `last_call` owns its end, and gives it its role.
+-- One row a run of calls (see `tree_calls`), a chain without its branches: depths [depth_start, depth_end)
+-- of its path. It leaves its parent run at `depth_start`; `trained_before` trainable tokens of the parent run
+-- lie before that, `trained` are its own. `last_call` owns its end, and gives it its role.
 -- Key: x, run
 with whole as (
     select
@@ -26,8 +26,10 @@ final as (
         w.last_call,
         w.role_rank,
         w.trained,
-        p.trained_base - g.trained_base
-            + case when p.trainable then greatest(w.depth_start - p.depth_output, 0) else 0 end as trained_before
+        p.trained_base
+            - g.trained_base
+            + case when p.trainable then greatest(w.depth_start - p.depth_output, 0) else 0 end
+            as trained_before
     from whole as w
     join tree_calls as h on h.x = w.x and h.call_id = w.run
     left join tree_calls as p on p.x = w.x and p.call_id = h.parent_call_id

@@ -2,8 +2,8 @@
 -- (`call_id < calls`). Its own tokens are the depths [depth_start, depth_end) of its path: context, from
 -- `depth_output` on output. A parent that does not own the token before `depth_start` is no parent:
 -- canonical calls are needed, and `orphan_node` shows those that are not.
--- `run`: the call that began it. A run is a chain of calls, each of which extends the one numbered just before
--- it; a tree has about as many runs as leaves, and paths are worked out on runs.
+-- `run`: the call that began it. A run is a chain of calls, each of which extends the one numbered just
+-- before it; a tree has about as many runs as leaves, and paths are worked out on runs.
 -- `tree_base`, `logprob_base`: where the call's own tokens begin in the arrays of `trees`. `trained_base`:
 -- the trainable tokens of the execution's earlier calls. `trainable`: its output may be a target: it reached
 -- the harness, each token has a log-probability, the policy sampled it for the task (not `auxiliary`), and
@@ -30,7 +30,9 @@ placed as (
         o.*,
         p.call_id as parent,
         coalesce(
-            o.depth_start = p.depth_end and p.call_id = o.call_id - 1 and (p.role_rank = 4) = (o.role_rank = 4),
+            o.depth_start = p.depth_end
+            and p.call_id = o.call_id - 1
+            and (p.role_rank = 4) = (o.role_rank = 4),
             false
         ) as extends
     from own as o

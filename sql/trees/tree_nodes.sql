@@ -1,6 +1,6 @@
 -- One row a node, by numbers: a range of one call's own tokens, [depth_start, depth_end) on its path, cut
--- wherever another call leaves it and between context and output. Most calls are cut by none, so only those
--- that are go through a window.
+-- wherever another call leaves it and between context and output; `nodes` says more. Most calls are cut by
+-- none, so only those that are go through a window.
 -- Key: x, call_id, depth_start
 with cuts as (
     select distinct r.x, r.parent_call_id as call_id, r.depth_start as depth
@@ -35,11 +35,29 @@ pieces as (
 ),
 
 final as (
-    select x, run, call_id, depth_start, depth_output as depth_end, false as sampled, false as trainable
+    select
+        x,
+        run,
+        call_id,
+        role_rank,
+        depth_start,
+        depth_output as depth_end,
+        tree_base as tree_start,
+        null::bigint as logprob_start,
+        false as trainable
     from whole
     where depth_output > depth_start
     union all
-    select x, run, call_id, depth_output, depth_end, true, trainable
+    select
+        x,
+        run,
+        call_id,
+        role_rank,
+        depth_output,
+        depth_end,
+        tree_base + depth_output - depth_start,
+        logprob_base,
+        trainable
     from whole
     where depth_end > depth_output
     union all
@@ -47,9 +65,11 @@ final as (
         p.x,
         c.run,
         p.call_id,
+        c.role_rank,
         p.depth,
         coalesce(p.depth_after, c.depth_end),
-        p.depth >= c.depth_output,
+        c.tree_base + p.depth - c.depth_start,
+        case when p.depth >= c.depth_output then c.logprob_base + p.depth - c.depth_output end,
         p.depth >= c.depth_output and c.trainable
     from pieces as p
     join parted as c on c.x = p.x and c.call_id = p.call_id

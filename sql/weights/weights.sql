@@ -5,11 +5,8 @@
 -- zero variance or fewer than two valid values. Not valid: null, and no targets.
 -- Key: group_id, execution_id
 with trained as (
-    select
-        execution_id,
-        coalesce(sum(length) filter (target), 0)::bigint as n_targets,
-        count(distinct path) as n_paths
-    from segments
+    select execution_id, sum(new_targets)::bigint as n_targets, count(*) as n_paths
+    from admitted
     group by execution_id
 ),
 
