@@ -3,6 +3,7 @@
     sets/default/params.json     the parameters, fixed by the first writer
     sets/default/derivations     group -> the end of the scores that count, written before any other row
     sets/default/nodes, ...      the rows
+    sets/default/violations      the rows of audits that keep groups from being there, once there are any
 
 Each commit carries `lane/P`, a counter of the commits for groups of lane P: of two workers that both
 believe to own a lane the later commit is refused (Fenced).  A group that a table has is left out there,
@@ -26,6 +27,8 @@ from lake.store import Store, Table
 OUTPUTS = ("nodes", "admitted", "segments", "trees", "weights")
 """The derived tables that are kept; `weights` is written last: who is there is whole."""
 DERIVATIONS = pa.schema([("group_id", pa.string()), ("scores_end", pa.int64())])
+VIOLATIONS = pa.schema([("group_id", pa.string()), ("audit", pa.string()), ("row", pa.string())])
+"""As the model `violations` has them: `row` is the violating row as JSON."""
 
 LaneOf = Callable[[str], int]
 
@@ -35,8 +38,22 @@ def of_groups(table: pa.Table, groups: Sequence[str]) -> pa.Table:
     return table.filter(pc.is_in(table["group_id"], value_set=pa.array(groups, pa.string())))
 
 
+def scores_end_in(derivations: Table, groups: Sequence[str]) -> dict[str, int]:
+    """group -> the end of the scores that count, as a set's table `derivations` has it."""
+    rows = derivations.read(groups)
+    return dict(zip(rows["group_id"].to_pylist(), rows["scores_end"].to_pylist(), strict=True))
+
+
 class SetDiffers(ValueError):
     """A derived set of that name was made with other parameters."""
+
+
+def _by_group(violations: pa.Table) -> dict[str, set[tuple[str, str]]]:
+    """group -> its violating rows."""
+    found: dict[str, set[tuple[str, str]]] = {}
+    for row in violations.to_pylist():
+        found.setdefault(row["group_id"], set()).add((row["audit"], row["row"]))
+    return found
 
 
 class _Kept:
@@ -92,7 +109,7 @@ class DerivedSet:
         self._pin()
         self._kept: dict[str, _Kept] = {}
         self._at_once = AtOnce(len(OUTPUTS) - 1)
-        for name in ("derivations", *OUTPUTS):
+        for name in ("derivations", "violations", *OUTPUTS):
             table = store.existing(f"{self._folder}/{name}")
             if table is not None:
                 self._keep(name, table)
@@ -108,7 +125,9 @@ class DerivedSet:
         found = self._store.read_file(f"{self._folder}/params.json")
         if found is None:
             self._store.write_file(f"{self._folder}/params.json", wanted)
-        elif found != wanted:
+        elif (
+            msgspec.json.decode(found, type=Params) != self.params
+        ):  # what an older one lacks has its default
             raise SetDiffers(
                 f"{self._store.root}/{self._folder} was made with {found.decode()}, not {wanted.decode()}; "
                 "give the set another name"
@@ -120,10 +139,7 @@ class DerivedSet:
 
     def derivations(self, groups: Sequence[str]) -> dict[str, int]:
         """group -> the end of the scores that count, of those groups whose derivation was begun."""
-        if "derivations" not in self._kept:
-            return {}
-        rows = self._kept["derivations"].table.read(groups)
-        return dict(zip(rows["group_id"].to_pylist(), rows["scores_end"].to_pylist(), strict=True))
+        return scores_end_in(self._kept["derivations"].table, groups) if "derivations" in self._kept else {}
 
     def claim(self, scores_end: Mapping[str, int], lane_of: LaneOf) -> dict[str, int]:
         """Write down, before any row, which scores count; what stands there then.  Raises Fenced."""
@@ -138,8 +154,8 @@ class DerivedSet:
         return {g: scores_end[g] for g in new} | (self.derivations(there) if there else {})
 
     def whole(self) -> set[str]:
-        """The groups that every table of the set has."""
-        return set.intersection(*(self._kept[n].have if n in self._kept else set() for n in OUTPUTS))
+        """The groups that the set has with all their rows (some tables may have none of a group)."""
+        return set(self._kept[OUTPUTS[-1]].have) if OUTPUTS[-1] in self._kept else set()
 
     def append(
         self, derived: Mapping[str, pa.Table], groups: Sequence[str], lane_of: LaneOf | None = None
@@ -160,6 +176,19 @@ class DerivedSet:
             write, [(name,) for name in together]
         )  # they wait for the disk more than they work
         write(last)
+
+    def hold(self, violations: pa.Table, lane_of: LaneOf | None = None) -> list[str]:
+        """Write down why groups are held back; those of which the same is not there yet.  Raises Fenced."""
+        groups = sorted(set(violations["group_id"].to_pylist()))
+        if not groups:
+            return []
+        kept = self._of("violations", VIOLATIONS)
+        there = _by_group(kept.table.read([g for g in groups if g in kept.have]))
+        found = _by_group(violations)
+        new = [g for g in groups if not found[g] <= there.get(g, set())]
+        if new:
+            kept.append(of_groups(violations, new), new, lane_of)
+        return new
 
     def forget(self, groups: Iterable[str]) -> None:
         """These groups will not be written again."""

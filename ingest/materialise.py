@@ -4,28 +4,32 @@
 
 A derived table is a function of the event rows, the parameters and the seed: the same log gives the
 same rows.  Which scores of a group count is written down first (`sets/NAME/derivations`), so that a
-worker that starts again, or takes over, derives and announces the same, whatever came since.
+worker that starts again, or takes over, derives and announces the same, whatever came since.  A group
+whose rows violate an audit is not announced; why is kept in `sets/NAME/violations`.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 
-import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ingest.derived import OUTPUTS, DerivedSet, of_groups
+from ingest.deriving import Derivation, Deriving, said
 from ingest.open_groups import STATE_TOPICS, OpenGroups
 from lake.config import Admission
 from lake.digest import table_digest
 from lake.events import GroupReady
 from lake.log import Partition, partition_of
+from lake.metrics import worker_metrics
 from lake.models import Models, Params
 from lake.store import Store
-from lake.tables import BYTES_AS, DEAD_LETTERS, SCHEMAS
+from lake.tables import BYTES_AS, SCHEMAS
+
+logger = logging.getLogger("headrace.worker")
 
 TRAINED = ("segments", "trees", "weights")
 """What a trainer reads of a group; `group.ready` carries the digest of these."""
@@ -43,39 +47,7 @@ def params_of(admission: Admission, set_name: str = "default") -> Params:
     )
 
 
-class ModelRunner:
-    """Runs models over event rows, on one thread; one connection serves for all."""
-
-    def __init__(self, models: Models, params: Params) -> None:
-        self._models, self._params = models, params
-        self._con = duckdb.connect()
-        self._con.execute("set threads = 1")
-        self._con.execute("set memory_limit = '2GB'")
-        self._con.register("dead_letters", DEAD_LETTERS.empty_table())
-
-    def run(self, events: Mapping[str, pa.Table], outputs: Sequence[str]) -> dict[str, pa.Table]:
-        """The outputs over event rows (topic -> rows; a topic that is not given is empty)."""
-        for topic, schema in SCHEMAS.items():
-            self._con.register(f"event_{topic}", events.get(topic, schema.empty_table()))
-        try:
-            return self._models.derive(self._con, outputs, self._params)
-        finally:
-            for topic in SCHEMAS:
-                self._con.unregister(f"event_{topic}")
-
-    def close(self) -> None:
-        self._con.close()
-
-
-def run_models(
-    models: Models, events: Mapping[str, pa.Table], outputs: Sequence[str], params: Params
-) -> dict[str, pa.Table]:
-    """Models over event rows (topic -> rows; a topic that is not given is empty), on one thread."""
-    with closing(ModelRunner(models, params)) as runner:
-        return runner.run(events, outputs)
-
-
-def _scores_before(scores: pa.Table, group: str, end: int) -> pa.Table:
+def scores_before(scores: pa.Table, group: str, end: int) -> pa.Table:
     """The scores without those of one group at or after an offset."""
     late = pc.and_(pc.equal(scores["group_id"], group), pc.greater_equal(scores["log_offset"], end))
     return scores.filter(pc.invert(late))
@@ -103,7 +75,7 @@ class Materialiser:
         lanes: Iterable[int] | None = None,
         held_bytes_max: int = HELD_BYTES_MAX,
     ) -> None:
-        self._runner = ModelRunner(models, params)
+        self._deriving = Deriving(models, params)
         self._params, self._partitions = params, partitions
         self._lanes = frozenset(range(partitions) if lanes is None else lanes)
         self._events = {t: store.table(f"events/{t}", SCHEMAS[t]) for t in STATE_TOPICS}
@@ -111,6 +83,7 @@ class Materialiser:
         opened = self._restore()
         self._set = DerivedSet(store, params, opened, self._lanes)
         self._ends = self._set.derivations(opened)  # of a worker before this one
+        self._held: set[str] = set()  # complete, and not to be announced
 
     def _restore(self) -> list[str]:
         """Take in what the lake has of groups that are not ready; their ids."""
@@ -158,9 +131,11 @@ class Materialiser:
         for group in groups:
             self._ends.pop(group, None)
         self._set.forget(groups)
+        self._held -= set(groups)
+        worker_metrics().groups_held.set(len(self._held))
 
     def close(self) -> None:
-        self._runner.close()
+        self._deriving.close()
 
     def _lane(self, group: str) -> int:
         return partition_of(group, self._partitions)
@@ -198,10 +173,13 @@ class Materialiser:
         events["calls"] = self._calls(groups)
         for group in groups:
             if ends[group] < now[group]:
-                events["scores"] = _scores_before(events["scores"], group, ends[group])
-        derived = self._runner.run(events, ["group_state", *OUTPUTS])
+                events["scores"] = scores_before(events["scores"], group, ends[group])
+        made = self._deriving.derive(events, groups, ["group_state", *OUTPUTS])
+        derived = made.tables
         state = derived.pop("group_state")
         complete = sorted(state.filter(state["complete"])["group_id"].to_pylist())
+        self._hold(made, complete, made.violating - set(state["group_id"].to_pylist()))
+        complete = [g for g in complete if g not in made.violating]
         new = {g: ends[g] for g in complete if g not in self._ends}
         self._ends |= self._set.claim(new, self._lane)
         others = [g for g in complete if self._ends[g] != ends[g]]  # another worker began these
@@ -213,6 +191,19 @@ class Materialiser:
             derived = {name: of_groups(table, mine) for name, table in derived.items()}
         self._set.append(derived, mine, self._lane)
         return [self._ready(group, derived) for group in mine]
+
+    def _hold(self, made: Derivation, complete: Sequence[str], underivable: set[str]) -> None:
+        """Keep why these groups are not announced, and say it.  With new rows they are derived again."""
+        held = sorted(made.violating & {*complete, *underivable})
+        self._set.hold(of_groups(made.violations, held), self._lane)
+        self._held |= set(held)
+        worker_metrics().groups_held.set(len(self._held))
+        for group in held:
+            logger.error(
+                "group %s is not announced, its rows violate %s; see `headrace audit`",
+                group,
+                said(made.violations, group),
+            )
 
     def _ready(self, group: str, derived: Mapping[str, pa.Table]) -> GroupReady:
         weights = of_groups(derived["weights"], [group])

@@ -20,11 +20,12 @@ import msgspec
 import pyarrow.compute as pc
 
 from ingest.comparing import Compared, compare_events, compare_set
-from ingest.derived import DerivedSet
+from ingest.derived import DerivedSet, scores_end_in
 from ingest.executors import Work
 from ingest.materialise import params_of
 from ingest.restore import ends_in
 from ingest.shards import (
+    DerivedGroup,
     GroupsShard,
     LaneShard,
     copy_lane,
@@ -63,7 +64,11 @@ class Announced(msgspec.Struct, frozen=True):
 
 
 class Rebuilt(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rebuild made.  `announced_differing`: groups whose digest is not that of their group.ready."""
+    """What a rebuild made.
+
+    `announced_differing`: groups whose digest is not that of their group.ready.  `violating`: groups whose
+    rows violate an audit (`sets/NAME/violations` of the rebuilt lake says how).
+    """
 
     lake: str
     path: str
@@ -72,6 +77,7 @@ class Rebuilt(msgspec.Struct, frozen=True, kw_only=True):
     places: int
     tables: list[Compared]
     announced_differing: list[str]
+    violating: list[str]
 
     @property
     def differing(self) -> list[str]:
@@ -102,15 +108,21 @@ def rebuild(
     work.do("lanes", copy_lane, _lanes(run, lake, again, partitions))
     ready = announced_in(again)
     wrong: list[str] = []
+    violating: list[str] = []
     there = bool(ends_in(lake))
     tables = compare_events(lake, again, work) if there else []
     for params in _sets(run, lake, ready, set_names):
         groups = _groups_of(lake, params.set_name, ready)
         said = {g: ready[g] for g in groups if g in ready and ready[g].set_name == params.set_name}
-        ends = {g: a.scores_end for g, a in said.items()}
+        kept = lake.existing(f"sets/{params.set_name}/derivations")
+        ends = (
+            scores_end_in(kept, groups) if kept is not None else {}
+        )  # of a set that the log does not announce
+        ends |= {g: a.scores_end for g, a in said.items()}
         DerivedSet(again, params, groups).claim(ends, lambda group: partition_of(group, partitions))
-        digests = derive_all(again, params, groups, work)
-        wrong += [g for g, a in said.items() if digests[g] != a.digest]
+        made = derive_all(again, params, groups, work)
+        wrong += [g for g, a in said.items() if made[g].digest != a.digest]
+        violating += [g for g, found in made.items() if found.violations]
         if there:
             tables += compare_set(lake, again, params, work, groups=groups, pending=pending_in(again))
     return Rebuilt(
@@ -121,6 +133,7 @@ def rebuild(
         places=len(work.executor.places),
         tables=tables,
         announced_differing=sorted(wrong),
+        violating=sorted(set(violating)),
     )
 
 
@@ -223,15 +236,20 @@ def _groups_of(lake: Store, set_name: str, ready: dict[str, Announced]) -> list[
     return sorted(announced) if table is None else sorted(groups_in(table))
 
 
-def derive_all(store: Store, params: Params, groups: Sequence[str], work: Work) -> dict[str, str]:
-    """Derive groups into a set; the digest of what a trainer reads of each."""
+def derive_all(
+    store: Store, params: Params, groups: Sequence[str], work: Work, *, gated: bool = False
+) -> dict[str, DerivedGroup]:
+    """Derive groups into a set; what became of each.
+
+    gated  hold back those that violate an audit; else they are written all the same (they were announced)
+    """
     tokens = tokens_by_group(store.table("events/calls", SCHEMAS["calls"]))
     shards = [
-        GroupsShard(lake=_absolute(store.root), params=params, groups=part)
+        GroupsShard(lake=_absolute(store.root), params=params, groups=part, gated=gated)
         for part in portions(groups, tokens)
     ]
     answers = work.do(f"set {params.set_name}", derive_groups, shards)
-    return {group: digest for answer in answers for group, digest in answer.items()}
+    return {group: found for answer in answers for group, found in answer.items()}
 
 
 # ----------------------------------------------------------------------------- taking its place

@@ -10,7 +10,9 @@ Each may be run again after it failed half way: what it wrote is not written twi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 
@@ -20,7 +22,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ingest.derived import OUTPUTS, DerivedSet
-from ingest.materialise import digest_of_group, run_models
+from ingest.deriving import Deriving
+from ingest.materialise import digest_of_group, scores_before
 from ingest.open_groups import STATE_TOPICS
 from ingest.tables import copy_all
 from lake.blobs import Blobs
@@ -60,6 +63,7 @@ class GroupsShard(msgspec.Struct, frozen=True, kw_only=True):
     params: Params
     groups: tuple[str, ...]
     tables: tuple[str, ...] = OUTPUTS
+    gated: bool = False  # to derive: groups that violate an audit are held back (else written all the same)
 
     def __str__(self) -> str:
         return f"{self.params.set_name}: groups {self.groups[0]} to {self.groups[-1]}"
@@ -149,14 +153,37 @@ def _models() -> Models:
     return Models.load()
 
 
-def derive_groups(shard: GroupsShard) -> dict[str, str]:
-    """Derive groups and write their rows; the digest of what a trainer reads of each."""
+class DerivedGroup(msgspec.Struct, frozen=True):
+    """What became of a group: the digest of what a trainer reads of it, and its violating rows.
+
+    digest      None: it was held back
+    violations  the number of rows that an audit named
+    """
+
+    digest: str | None
+    violations: int = 0
+
+
+def derive_groups(shard: GroupsShard) -> dict[str, DerivedGroup]:
+    """Derive groups, audit them and write their rows: with the scores that their derivations say, else all.
+
+    Violating rows are kept in the set in either case.
+    """
     store = Store(shard.lake)
     kept = DerivedSet(store, shard.params, shard.groups)
     events = {t: store.table(f"events/{t}", SCHEMAS[t]).read(shard.groups) for t in STATE_TOPICS}
-    derived = run_models(_models(), events, OUTPUTS, shard.params)
-    kept.append(derived, shard.groups)
-    return {group: digest_of_group(derived, group) for group in shard.groups}
+    for group, end in kept.derivations(shard.groups).items():
+        events["scores"] = scores_before(events["scores"], group, end)
+    with closing(Deriving(_models(), shard.params)) as deriving:
+        made = deriving.derive(events, shard.groups)
+    kept.hold(made.violations)
+    counts = Counter(made.violations["group_id"].to_pylist())
+    sound = [g for g in shard.groups if not (shard.gated and counts[g])]
+    kept.append(made.tables, sound)
+    return {
+        g: DerivedGroup(digest_of_group(made.tables, g) if g in sound else None, counts[g])
+        for g in shard.groups
+    }
 
 
 # -------------------------------------------------------------------------------------- digests

@@ -128,6 +128,9 @@ class WorkerMetrics:
         self._twice = _counter("worker_duplicates_total", "Repeats of an event dropped.", "topic")
         self.batches = _counter("worker_batches_total", "Batches committed.")
         self.groups_ready = _counter("worker_groups_ready_total", "Groups announced as ready.")
+        self.groups_held = _gauge(
+            "worker_groups_held", "Complete groups that are not announced: their rows violate an audit."
+        )
         self.ready_seconds = _histogram(
             "worker_ready_seconds", "Seconds from the last score of a group to group.ready.", READY_S
         )
