@@ -16,7 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lake.models import TRAINED_ROLES, Params
+from lake.events import TRAINED_ROLES
+from lake.models import Params
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

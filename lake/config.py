@@ -14,6 +14,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from lake.events import TRAINED_ROLES
+
 
 class ConfigError(ValueError):
     """A setting that cannot be: which, its value, the bound."""
@@ -60,9 +62,15 @@ class Admission(Section, kw_only=True, frozen=True):
     j_max: int = 5
     seed: int = 0
     advantage: Literal["centred", "standardised"] = "centred"
+    roles: tuple[str, ...] = TRAINED_ROLES  # whose leaves may be admitted, the first class first
 
     def __post_init__(self) -> None:
         _need(self.j_max >= 0, f"admission.j_max is {self.j_max}, 0 (no cap) or more is needed")
+        _need(
+            bool(self.roles) and len({*self.roles} & {*TRAINED_ROLES}) == len(self.roles),
+            f"admission.roles is {', '.join(self.roles) or 'empty'}; some of {', '.join(TRAINED_ROLES)} are "
+            "needed, each once",
+        )
 
 
 class Objective(Section, kw_only=True, frozen=True):
@@ -232,5 +240,7 @@ def override(config: Config, settings: Sequence[str]) -> Config:
                 raise ConfigError(f"--set {name}: there is no section {section!r}")
         if leaf not in at:
             raise ConfigError(f"--set {name}: unknown; known here: {', '.join(at)}")
-        at[leaf] = _value(text.strip())
+        value = _value(text.strip())
+        listed = isinstance(at[leaf], list | tuple) and isinstance(value, str)
+        at[leaf] = [part.strip() for part in value.split(",")] if listed else value
     return parse(data)

@@ -20,6 +20,7 @@ TOPICS_SINGLE = ("policy", "cells")  # one partition each
 TOPICS = TOPICS_BY_GROUP + TOPICS_SINGLE
 
 ROLES = ("main", "main-summary", "sub-agent", "sub-agent-summary", "auxiliary")
+TRAINED_ROLES = ROLES[:4]  # an auxiliary call is never trained
 RELATIONS = ("extends", "branches", "restarts")
 STATUSES = ("completed", "harness_timeout", "overall_timeout", "crashed", "lost")
 ASSESSMENTS = ("scored", "partial", "missing")

@@ -29,7 +29,7 @@ import duckdb
 import msgspec
 import pyarrow as pa
 
-from lake.events import ROLES, TOPICS
+from lake.events import TOPICS, TRAINED_ROLES
 from lake.tables import DEAD_LETTERS, SCHEMAS
 
 SQL_ROOT = Path(__file__).resolve().parent.parent / "sql"
@@ -38,7 +38,6 @@ EVENT_TABLES: dict[str, pa.Schema] = {
     "dead_letters": DEAD_LETTERS,
 }
 INPUTS = frozenset({*EVENT_TABLES, "params"})
-TRAINED_ROLES = tuple(role for role in ROLES if role != "auxiliary")
 
 Connection = duckdb.DuckDBPyConnection
 _Wanted = tuple[tuple[str, ...], frozenset[str], bool]  # outputs, given, keep
@@ -64,11 +63,10 @@ class Params(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.j_max < 0:
             raise ModelError(f"params.j_max is {self.j_max}, 0 (no cap) or more is needed")
-        unknown = [role for role in self.roles if role not in TRAINED_ROLES]
-        if unknown or not self.roles or len(set(self.roles)) < len(self.roles):
+        if not self.roles or len({*self.roles} & {*TRAINED_ROLES}) < len(self.roles):
             raise ModelError(
-                f"params.roles is {', '.join(self.roles) or 'empty'}; each of {', '.join(TRAINED_ROLES)} "
-                "may be there once, and one must be"
+                f"params.roles is {', '.join(self.roles) or 'empty'}; some of {', '.join(TRAINED_ROLES)} are "
+                "needed, each once"
             )
         if self.advantage not in ("centred", "standardised"):
             raise ModelError(f"params.advantage is {self.advantage!r}, not 'centred' or 'standardised'")
