@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +77,7 @@ def report_command(summary: Summary) -> click.Command:
             from lake.questions import find
 
             lake = open_lake(path, set_name, as_of)
-            _answer(lake, find(lake.models, question), where, limit, as_json)
+            answer(lake, find(lake.models, question), where, limit, as_json=as_json)
         elif where or limit or as_of or set_name != "default":
             raise click.UsageError("--where, --limit, --set and --as-of are for a question; --list shows all")
         else:
@@ -96,7 +97,10 @@ def _list(as_json: bool) -> None:
         show_table(rows)
 
 
-def _answer(lake: Lake, asked: Question, where: str | None, limit: int | None, as_json: bool) -> None:
+def answer(
+    lake: Lake, asked: Question, where: str | None = None, limit: int | None = None, *, as_json: bool = False
+) -> None:
+    """Print the answer: for people, or as one JSON document.  Raises lake.query.QueryError for `where`."""
     found = rows_of(lake, asked, where)
     shown = found.slice(0, limit or (found.num_rows if as_json else ROWS_SHOWN)).to_pylist()
     why = None if found.num_rows else _why_none(lake, asked, where)
@@ -106,13 +110,17 @@ def _answer(lake: Lake, asked: Question, where: str | None, limit: int | None, a
         return
     click.echo(asked.question)
     if why is not None:
-        click.echo(click.wrap_text(f"No rows: {why}", TEXT_COLUMNS))
+        _echo(f"No rows: {why}")
         return
     show_table([_for_people(row) for row in shown])
     if len(shown) < found.num_rows:
         click.echo(f"The first {len(shown)} of {found.num_rows} rows; --limit shows more.")
-    for text in (asked.row, f"Then: {asked.then}"):
-        click.echo(click.wrap_text(text, TEXT_COLUMNS))
+    _echo(asked.row)
+    _echo(f"Then: {asked.then}")
+
+
+def _echo(text: str) -> None:
+    click.echo(textwrap.fill(text, TEXT_COLUMNS, break_on_hyphens=False))
 
 
 def rows_of(lake: Lake, asked: Question, where: str | None = None) -> pa.Table:
@@ -120,8 +128,11 @@ def rows_of(lake: Lake, asked: Question, where: str | None = None) -> pa.Table:
 
     Raises lake.query.QueryError for an expression that is none.
     """
+    import pyarrow as pa
+
     held = f" where (\n{where}\n)" if where else ""  # on lines of its own: it may end in a comment
-    return lake.sql(f"select * from {asked.name}{held} order by {', '.join(asked.key)}").to_arrow_table()
+    schema, batches = lake.stream(f"select * from {asked.name}{held} order by {', '.join(asked.key)}")
+    return pa.Table.from_batches(batches, schema)
 
 
 def _why_none(lake: Lake, asked: Question, where: str | None) -> str:

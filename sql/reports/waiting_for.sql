@@ -14,7 +14,7 @@ with final as (
         case
             when g.state = 'CLAIMED' then format('step {} to be committed', g.claimed_step)
             when g.state = 'READY' then 'the trainer to take it'
-            else coalesce(s.waiting_for, 'an ingest worker to make it ready: it is complete')
+            else coalesce(s.waiting_for, 'to be made ready: it is complete')
         end as waiting_for
     from groups as g
     cross join clock as c

@@ -96,7 +96,7 @@ def test_what_holds_each_group_back_now() -> None:
     assert {name: (r["state"], r["waiting_for"]) for name, r in found.items()} == {
         "c": ("CLAIMED", "step 1 to be committed"),
         "d": ("DISPATCHED", "2 of 3 executions not launched; 1 of 3 executions not assessed"),
-        "e": ("DISPATCHED", "an ingest worker to make it ready: it is complete"),
+        "e": ("DISPATCHED", "to be made ready: it is complete"),
     }
     assert found["d"]["since_dispatch_s"] == 9.0
     assert [r["waiting_for"] for r in rows(run(), "waiting_for") if r["group_id"] == "c"] == [
