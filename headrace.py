@@ -53,8 +53,9 @@ def _ours() -> None:
 _ours()
 
 import ingest.commands  # noqa: E402  only now is it sure whose they are
-from lake.commands import audit_command, lake_group, log_group, sql_command  # noqa: E402
+from lake.commands import audit_command, lake_group, log_group  # noqa: E402
 from lake.report_command import report_command  # noqa: E402
+from lake.sql_command import sql_command  # noqa: E402
 from lake.terminal import (  # noqa: E402
     DIFFERS,
     MISUSED,
@@ -70,16 +71,27 @@ from lake.terminal import (  # noqa: E402
 
 
 def open(  # noqa: A001  headrace.open reads well
-    path: str | Path, set_name: str = "default", as_of: str | datetime | None = None
+    path: str | Path,
+    set_name: str = "default",
+    as_of: str | datetime | None = None,
+    *,
+    memory: str | None = None,
+    timeout_s: float | None = None,
 ) -> Lake:
-    """The lake of a run (or a lake's own folder): `.sql`, `.arrow`, `.polars`, `.audit`.
+    """The lake of a run (or a lake's own folder), for reading.
 
-    as_of  every table as it stood then: "15m" ago, "2026-03-01T12:00Z", a datetime, "events/calls@12"
+    `.sql(query)` gives a relation: `.to_arrow_table()`, `.pl()` (Polars), `.df()` (pandas),
+    `.to_arrow_reader(rows)` for batches of any result; `.arrow(name)`, `.polars(name)`, `.pandas(name)` a
+    whole table or model; `.interrupt()`, from another thread, stops what runs.
+
+    as_of      every table as it stood then: "15m" ago, "2026-03-01T12:00Z", a datetime, "events/calls@12"
+    memory     what queries may hold, such as "2GB", before they spill to disk (default: half of all)
+    timeout_s  seconds that a query may compute
     Raises lake.layout.NotARun where there is neither, lake.as_of.AsOfError for a moment that is none.
     """
     from lake.query import open_lake
 
-    return open_lake(path, set_name, as_of)
+    return open_lake(path, set_name, as_of, memory=memory, timeout_s=timeout_s)
 
 
 # ------------------------------------------------------------------------------- command line
@@ -242,7 +254,8 @@ def replay(
     Without settings everything comes from the log alone, in a fresh folder; with settings the run's
     own lake gets another derived set.  Raises ReplayError, ConfigError, NotARun.
     """
-    from ingest.rederive import current_lake, derive_set, fresh_lake, set_name_of
+    from ingest.rederive import current_lake, derive_set, fresh_lake
+    from ingest.sets import set_name_of
     from lake import config as configs
     from lake.holding import RunBusy, only_one
     from lake.layout import Run

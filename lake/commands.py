@@ -1,4 +1,4 @@
-"""The commands that read and keep a log and a lake: `headrace sql|audit|lake ...|log ...`.
+"""The commands that keep a log and a lake: `headrace audit|lake ...|log ...`.
 
 Heavy imports come after argument parsing, so that `--help` answers at once.
 """
@@ -32,38 +32,6 @@ def lake_group() -> None:
 @click.group("log")
 def log_group() -> None:
     """Make a log, see how it stands, or fill one again."""
-
-
-@click.command("sql")
-@lake_argument
-@click.argument("query")
-@click.option("--set", "set_name", default="default", help="The derived set to read (default: default).")
-@click.option("--as-of", metavar="TIME|VERSION", help="Every table as it stood then.")
-@json_option
-def sql_command(path: str, query: str, set_name: str, as_of: str | None, as_json: bool) -> None:
-    """One read-only query over every table and model of a run or a lake, in DuckDB's SQL.
-
-    TIME is 15m, 2h or 3d (ago), or 2026-03-01T12:00 (local; with Z: UTC).  VERSION is events/calls@12, the
-    moment of that commit of that table (`headrace lake stats` shows them).
-
-    \b
-    headrace sql runs/demo "from progress"
-    headrace sql runs/demo "select role, count(*) calls from calls group by role" --json
-    headrace sql runs/demo "show tables"
-    headrace sql runs/demo "from progress" --as-of 15m
-    """
-    from lake.query import open_lake
-
-    lake = open_lake(path, set_name, as_of)
-    rows = (
-        [{"name": n} for n in lake.names()] if query.strip().lower() in ("show tables", ".tables") else None
-    )
-    if rows is None:
-        rows = lake.rows(query)
-    if as_json:
-        show_json(rows)
-    else:
-        show_table(rows)
 
 
 @click.command("audit")

@@ -36,6 +36,7 @@ from lake.models import EVENT_TABLES, Models, Params
 from lake.query_errors import QueryError, QueryStopped, said
 from lake.questions import find
 from lake.read_only import Read, check
+from lake.sql_text import identifier, quoted
 from lake.store import Store, Table
 
 if TYPE_CHECKING:
@@ -51,20 +52,11 @@ Shape = Callable[[Sequence[tuple[str, str, Any]]], str]
 """A SELECT list for columns, each a reference in SQL, its name and its DuckDB type."""
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A sum of integers (HUGEINT in DuckDB, a decimal in Arrow) as an integer."""
     if isinstance(value, Decimal):
         return int(value) if value == value.to_integral_value() else float(value)
     return value
-
-
-def identifier(name: str) -> str:
-    """A name of SQL."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def quoted(text: str) -> str:
-    """A string constant of SQL."""
-    return "'" + text.replace("'", "''") + "'"
 
 
 class Lake:
@@ -178,6 +170,16 @@ class Lake:
         """Everything that can stand after FROM."""
         return sorted([*EVENT_TABLES, *self.models.by_name])
 
+    @property
+    def kept(self) -> frozenset[str]:
+        """The models that are read as the set keeps them; others are computed."""
+        return frozenset(self._given)
+
+    def columns(self, name: str) -> list[tuple[str, str]]:
+        """The columns of a table or model, and their types."""
+        relation = self.sql(f"from {name}")
+        return [(c, str(kind)) for c, kind in zip(relation.columns, relation.types, strict=True)]
+
     def sql(self, query: str) -> duckdb.DuckDBPyRelation:
         """The relation of a query, which runs when its rows are asked for, once for each asking.
 
@@ -186,10 +188,11 @@ class Lake:
 
         Raises QueryError for a statement that is not a read, and for one that DuckDB refuses.
         """
+        read = self.check(query)
         try:
-            return self._relation(self.check(query))
+            return self._relation(read)
         except duckdb.Error as error:
-            raise self.said(error, query) from error
+            raise self._placed(error, read) from error
 
     def check(self, query: str) -> Read:
         """What a query reads, without running it.  Raises QueryError where it is no read."""
@@ -202,6 +205,15 @@ class Lake:
         """An error of DuckDB as one of ours, to be raised."""
         gone = [why for name, why in self._gone.items() if f" {name} " in str(error)]
         return QueryError("; ".join(gone)) if gone else said(error, query, self.names())
+
+    def _placed(self, error: duckdb.Error, read: Read) -> QueryError | QueryStopped:
+        """The error with its place, which DuckDB tells of a statement, but not of a relation."""
+        if not isinstance(error, duckdb.InterruptException):
+            try:
+                self.con.execute(f"explain\n{read.text}")  # a line of ours before it
+            except duckdb.Error as placed:
+                return self.said(placed, f"explain\n{read.text}")
+        return self.said(error, read.text)
 
     def _relation(self, read: Read) -> duckdb.DuckDBPyRelation:
         if read.lists:
@@ -232,14 +244,14 @@ class Lake:
 
         `shape` makes other columns of them: see Shape.  Raises QueryError, QueryStopped; the iterator too.
         """
+        read = self.check(query)
         try:
-            read = self.check(query)
             relation = self._relation(read)
             if read.explains or read.lists or shape is not None:
                 relation = self._shaped(read, relation, shape)
             reader = relation.to_arrow_reader(BATCH_ROWS)
         except duckdb.Error as error:
-            raise self.said(error, query) from error
+            raise self._placed(error, read) from error
         return reader.schema, self._batches(reader, query)
 
     def _batches(self, reader: pa.RecordBatchReader, query: str) -> Iterator[pa.RecordBatch]:
@@ -306,7 +318,7 @@ class Lake:
     def rows(self, query: str) -> list[dict[str, Any]]:
         """The rows of a query as dictionaries; sums of integers (HUGEINT in DuckDB) as integers."""
         rows = self._arrow(self.sql(query), query).to_pylist()
-        return [{name: _plain(value) for name, value in row.items()} for row in rows]
+        return [{name: plain(value) for name, value in row.items()} for row in rows]
 
     def _arrow(self, relation: duckdb.DuckDBPyRelation, query: str) -> pa.Table:
         try:
@@ -332,6 +344,15 @@ class Lake:
     def sets(self) -> list[str]:
         """The derived sets of this lake."""
         return self._store.folders("sets")
+
+    def memory_bytes(self) -> int:
+        """What queries may hold at once; the rest spills."""
+        found = self.sql("select parse_formatted_bytes(current_setting('memory_limit'))").fetchall()
+        return int(found[0][0])
+
+    def remove_spilled(self) -> None:
+        """Remove what was spilled, where the process ends with a query at work."""
+        self._remove()
 
     def close(self) -> None:
         """Close the connection and remove what was spilled."""

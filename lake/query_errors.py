@@ -40,6 +40,12 @@ def said(error: BaseException, query: str, names: Collection[str]) -> QueryError
     return QueryError(_sentence(text, query, names))
 
 
+def closest(name: str, names: Collection[str]) -> str:
+    """What a slip of the fingers may have meant, or all that there is."""
+    close = get_close_matches(name.lower(), sorted(names), CLOSE_SHOWN, 0.5)
+    return f"close: {', '.join(close)}" if close else f"there are {', '.join(sorted(names))}"
+
+
 def _out_of_memory(text: str) -> str:
     what = _KIND.sub("", text.partition("\n")[0]).strip()
     if "max_temp_directory_size" in text or "offload" in what:
@@ -51,9 +57,7 @@ def _sentence(text: str, query: str, names: Collection[str]) -> str:
     head = _KIND.sub("", text.partition("\n\n")[0].partition("\nLINE ")[0]).strip()
     if unknown := _TABLE.search(head):
         name = unknown[1].strip('"').rsplit(".", 1)[-1]
-        close = get_close_matches(name.lower(), sorted(names), CLOSE_SHOWN, 0.5)
-        head = f"no table or model {name!r}"
-        head += f"; close: {', '.join(close)}" if close else f"; there are {', '.join(sorted(names))}"
+        head = f"no table or model {name!r}; {closest(name, names)}"
     place = _place(text, query)
     return " ".join(head.split()) + (f" ({place})" if place else "")
 
@@ -65,13 +69,14 @@ def _place(text: str, query: str) -> str:
         return ""
     line, shown, before, carets = int(found[1]), found[2], found[3], found[4] or "^"
     at = len(before) - len(f"LINE {line}: ")
-    if not 0 <= at < len(shown):
-        return f"line {line}"
     lines = query.splitlines()
+    ours = 1 if lines and lines[0] == "explain" else 0  # a line that the user has not written
+    if not 0 <= at < len(shown):
+        return f"line {line - ours}"
     if shown.startswith(_ELIDED) and line <= len(lines):
         piece = shown.removeprefix(_ELIDED).removesuffix(_ELIDED)
         offset = lines[line - 1].find(piece)
         column = at - len(_ELIDED) + max(offset, 0)
     else:
         column = at
-    return f"line {line}, column {column + 1}: {shown[at : at + len(carets)].removesuffix(_ELIDED)}"
+    return f"line {line - ours}, column {column + 1}: {shown[at : at + len(carets)].removesuffix(_ELIDED)}"

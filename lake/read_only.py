@@ -25,8 +25,8 @@ from lake.statements import statements as split
 
 TABLE_FUNCTIONS = frozenset({
     "range", "generate_series", "unnest", "repeat", "repeat_row", "json_each", "json_tree", "histogram",
-    "histogram_values", "duckdb_columns", "duckdb_databases", "duckdb_functions", "duckdb_keywords", "duckdb_memory",
-    "duckdb_schemas", "duckdb_settings", "duckdb_tables", "duckdb_temporary_files",
+    "histogram_values", "duckdb_columns", "duckdb_databases", "duckdb_functions", "duckdb_keywords",
+    "duckdb_memory", "duckdb_schemas", "duckdb_settings", "duckdb_tables", "duckdb_temporary_files",
     "duckdb_types", "duckdb_views", "pragma_version", "pragma_platform", "pg_timezone_names",
     "icu_calendar_names", "test_all_types",
 })  # fmt: skip

@@ -8,6 +8,7 @@ Semicolons in strings, quoted names and comments end nothing.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 _PART = re.compile(
     r"""(?P<comment>--[^\n]*(?:\n|$)|/\*.*?(?:\*/|$))
@@ -44,3 +45,17 @@ def statements(text: str) -> list[str]:
     """All statements of a text; the last needs no semicolon."""
     finished, rest = split(text)
     return [*finished, *([rest] if rest else [])]
+
+
+def pieces(text: str) -> Iterator[str]:
+    """Statements, and between them the lines that begin with a dot: commands of the console."""
+    held: list[str] = []
+    for line in text.splitlines(keepends=True):
+        before = split("".join(held))[1]
+        if line.lstrip().startswith(".") and not before:
+            yield from statements("".join(held))
+            held = []
+            yield line.strip()
+        else:
+            held.append(line)
+    yield from statements("".join(held))
