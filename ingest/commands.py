@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ingest.import_command import import_group
+from ingest.materialize_command import materialize_command
 from lake.commands import lake_group, log_group
 from lake.terminal import (
     DIFFERS,
@@ -190,4 +191,4 @@ def restore_command(path: str, into: str | None, blobs: str | None, as_json: boo
         show_table([document], title=f"{store.root}: records in the log")
 
 
-COMMANDS: tuple[click.Command, ...] = (ingest_command, import_group)
+COMMANDS: tuple[click.Command, ...] = (ingest_command, import_group, materialize_command)

@@ -14,6 +14,7 @@ import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -42,9 +43,7 @@ TOKENS_AT_ONCE = 8_000_000
 
 def params_of(admission: Admission, set_name: str = "default") -> Params:
     """The parameter row of a derived set."""
-    return Params(
-        set_name=set_name, j_max=admission.j_max, seed=admission.seed, advantage=admission.advantage
-    )
+    return Params(set_name=set_name, **msgspec.structs.asdict(admission))
 
 
 def scores_before(scores: pa.Table, group: str, end: int) -> pa.Table:

@@ -22,13 +22,6 @@ from lake.store import Store
 Progress = Callable[[str], None]
 
 
-def set_name_of(admission: Admission, run: Admission) -> str:
-    """`default` for the run's own rules, else those that differ: `j_max=1,seed=3`."""
-    names = ("j_max", "seed", "advantage")
-    differing = [f"{n}={getattr(admission, n)}" for n in names if getattr(admission, n) != getattr(run, n)]
-    return ",".join(differing) or "default"
-
-
 def fresh_lake(log: Log, root: Path, say: Progress) -> Store:
     """A lake at `root` (made anew) with every event that the log holds now, and nothing derived."""
     shutil.rmtree(root, ignore_errors=True)
