@@ -8,7 +8,8 @@ import pytest
 
 from ingest.derived import DerivedSet, SetDiffers
 from ingest.materialise import params_of
-from ingest.rederive import derive_set, fresh_lake, set_name_of
+from ingest.rederive import derive_set, fresh_lake
+from ingest.sets import set_name_of
 from lake.config import Admission
 from lake.layout import NotARun
 from lake.log import open_log
