@@ -1,8 +1,9 @@
 """Every benchmark of this folder: `make bench`, or `python -m tests.bench [NAME ...]` for some of them.
 
 A benchmark is a module `bench_*.py` with `run() -> list[dict]`; each row has id, what, value, unit,
-bound (None: no bound), holds (None: no bound) and command.  BENCH_JSON=FILE writes one JSON object a line,
-`--write docs/benchmarks.md` the page of results (tests.bench.page).
+bound (None: no bound), holds (None: no bound) and command; a value is None where `what` says why not.
+BENCH_JSON=FILE writes one JSON object a line, `--write docs/benchmarks.md` the page of results
+(tests.bench.page).
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ def show(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         holds = {True: "yes", False: "NO", None: ""}[row["holds"]]
         bound = "" if row["bound"] is None else f"{row['bound']:g}"
-        table.add_row(row["id"], row["what"], f"{row['value']:.4g}", row["unit"], bound, holds)
+        value = "" if row["value"] is None else f"{row['value']:.4g}"
+        table.add_row(row["id"], row["what"], value, row["unit"], bound, holds)
     Console(width=140).print(table)
 
 

@@ -323,25 +323,28 @@ def event_tables(
             f"{executions} executions of {distinct} distinct ones in groups of {shape.group_size}: "
             "whole groups are repeated, so each must divide the one before it"
         )
-    parts = [coded(raw_calls(e, shape, seed)) for e in range(distinct)]
-    first = _calls(parts)
+    columns = _calls([coded(raw_calls(e, shape, seed)) for e in range(distinct)])
     rng = np.random.default_rng([seed, 3])
     for start in range(0, executions, distinct):
-        names = [
-            (
-                f"group-{e // shape.group_size:05d}",
-                f"group-{e // shape.group_size:05d}/{e}",
-                e % shape.group_size,
-            )
-            for e in range(start, start + distinct)
-        ]
-        groups = range(start // shape.group_size, (start + distinct) // shape.group_size)
-        yield {
-            "calls": _named(first, names, shape.calls, start * shape.calls),
-            "executions": big_lake.executions(names, shape.calls),
-            "scores": big_lake.scores(rng, names),
-            "groups": big_lake.groups_of(groups, shape.group_size),
-        }
+        yield _tables(columns, range(start, start + distinct), shape, rng)
+
+
+def tables_of(parts: Sequence[Coded], shape: Shape = PAPER) -> dict[str, pa.Table]:
+    """Event tables of the first executions, coded already.  They must be of whole groups."""
+    return _tables(_calls(parts), range(len(parts)), shape, np.random.default_rng([0, 3]))
+
+
+def _tables(
+    columns: dict[str, object], executions: range, shape: Shape, rng: np.random.Generator
+) -> dict[str, pa.Table]:
+    size = shape.group_size
+    names = [(f"group-{e // size:05d}", f"group-{e // size:05d}/{e}", e % size) for e in executions]
+    return {
+        "calls": _named(columns, names, shape.calls, executions.start * shape.calls),
+        "executions": big_lake.executions(names, shape.calls),
+        "scores": big_lake.scores(rng, names),
+        "groups": big_lake.groups_of(range(executions.start // size, executions.stop // size), size),
+    }
 
 
 def _calls(parts: Sequence[Coded]) -> dict[str, object]:
