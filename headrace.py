@@ -53,7 +53,8 @@ def _ours() -> None:
 _ours()
 
 import ingest.commands  # noqa: E402  only now is it sure whose they are
-from lake.commands import audit_command, lake_group, log_group  # noqa: E402
+from lake.audit_command import audit_command  # noqa: E402
+from lake.commands import lake_group, log_group  # noqa: E402
 from lake.report_command import report_command  # noqa: E402
 from lake.sql_command import sql_command  # noqa: E402
 from lake.terminal import (  # noqa: E402

@@ -1,4 +1,4 @@
-"""The commands that keep a log and a lake: `headrace audit|lake ...|log ...`.
+"""The commands that keep a log and a lake: `headrace lake ...|log ...`.
 
 Heavy imports come after argument parsing, so that `--help` answers at once.
 """
@@ -6,7 +6,7 @@ Heavy imports come after argument parsing, so that `--help` answers at once.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -20,9 +20,6 @@ from lake.terminal import (
     size_of_text,
 )
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 @click.group("lake")
 def lake_group() -> None:
@@ -32,33 +29,6 @@ def lake_group() -> None:
 @click.group("log")
 def log_group() -> None:
     """Make a log, see how it stands, or fill one again."""
-
-
-@click.command("audit")
-@lake_argument
-@click.option("--set", "set_name", default="default", help="The derived set to audit (default: default).")
-@json_option
-def audit_command(path: str, set_name: str, as_json: bool) -> None:
-    """Check what must always hold: each sampled token trained at most once, and so on.
-
-    Prints the violating rows with their ids.  Exit status 1 where there are any.
-
-    \b
-    headrace audit runs/demo
-    """
-    from lake.query import open_lake
-
-    found: dict[str, pa.Table] = open_lake(path, set_name).audit()
-    violations = {name: table.num_rows for name, table in found.items()}
-    if as_json:
-        show_json({"violations": violations})
-    else:
-        show_table([{"audit": name, "violations": n} for name, n in violations.items()])
-        for name, table in found.items():
-            if table.num_rows:
-                show_table(table.slice(0, 20).to_pylist(), title=name)
-    if any(violations.values()):
-        sys.exit(DIFFERS)
 
 
 @lake_group.command("stats")
