@@ -25,6 +25,7 @@ _SQL = (
     "having", "qualify", "union all", "distinct", "count(*)", "case", "when", "then", "else", "end",
     "explain", "explain analyze", "describe", "summarize", "show tables",
 )  # fmt: skip
+KINDS = ("staging", "reports", "events", "weights", "groups", "paths", "trees")  # the more usual ones first
 
 
 class SqlCompleter(Completer):
@@ -32,7 +33,8 @@ class SqlCompleter(Completer):
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
-        self._about = {e.name: f"{e.kind}: {e.about}" for e in entries(lake)}
+        usual = sorted(entries(lake), key=lambda e: KINDS.index(e.kind) if e.kind in KINDS else len(KINDS))
+        self._about = {e.name: f"{e.kind}: {e.about}" for e in usual}
         self._columns: dict[str, list[tuple[str, str]]] = {}
         self._keywords, self._functions = words(lake)
 
@@ -47,7 +49,7 @@ class SqlCompleter(Completer):
         statement = split(document.text)[1] or document.text
         if _AFTER_FROM.search(before) or _IN_FROM.search(before):
             yield from self._offer(begun, _WITH.findall(statement), "of this query")
-            yield from self._offer(begun, self._about, self._about)
+            yield from self._offer_tables(begun)
             return
         named = {alias or name: name for name, alias in _NAMED.findall(statement)}
         named |= {name: name for name, _ in _NAMED.findall(statement)}
@@ -67,11 +69,19 @@ class SqlCompleter(Completer):
         if not space:
             yield from self._offer(command, {c: does for c, (_, does, _) in COMMANDS.items()}, None)
         elif command in (".schema", ".model", ".tables"):
-            yield from self._offer(argument, self._about, self._about)
+            yield from self._offer_tables(argument)
         elif command == ".format":
             yield from self._offer(argument, [f for f in FORMS if f != "parquet"], "")
         elif command == ".timing":
             yield from self._offer(argument, ["on", "off"], "")
+
+    def _offer_tables(self, begun: str) -> Iterator[Completion]:
+        """Those that begin so, then those with a later word that does: `event_calls` for `ca`."""
+        yield from self._offer(begun, self._about, self._about)
+        later = [name for name in self._about if begun and f"_{begun.lower()}" in name]
+        for name in later:
+            if not name.startswith(begun.lower()):
+                yield Completion(name, -len(begun), display_meta=self._about[name])
 
     def _offer_columns(self, begun: str, names: Iterable[str]) -> Iterator[Completion]:
         offered: set[str] = set()

@@ -19,6 +19,7 @@ import tempfile
 import uuid
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import datetime
 from decimal import Decimal
@@ -47,6 +48,7 @@ __all__ = ["Lake", "QueryError", "QueryStopped", "open_lake", "read_params"]
 
 MEMORY = "50%"  # of what this machine, or its container, has
 SPILL_SHARE = 0.5  # of what is free on the disk of temporary files
+OPENED_AT_ONCE = 8  # tables: each takes several requests to an object store
 BATCH_ROWS = 2048  # of a result that is read as it comes: one vector of DuckDB
 Shape = Callable[[Sequence[tuple[str, str, Any]]], str]
 """A SELECT list for columns, each a reference in SQL, its name and its DuckDB type."""
@@ -96,23 +98,30 @@ class Lake:
         What the set keeps is shown, the rest is computed; as of a moment: what it kept then, empty where
         nothing.
         """
-        for name, schema in EVENT_TABLES.items():
-            table = self._table(name, f"events/{name.removeprefix('event_')}")
-            self._stored[name] = schema, table.files() if table is not None else []
-        given = []
-        for name in self._store.names(f"sets/{self.params.set_name}"):
-            if name not in self.models.by_name:
-                continue  # kept for the workers (`derivations`)
-            path = f"sets/{self.params.set_name}/{name}"
-            now = self._store.existing(path)
-            files = now.files() if now is not None else []
-            if now is not None and files:
-                if self._as_of_ms is not None:
-                    then = self._table(name, path)
-                    files = then.files() if then is not None else []
-                self._stored[name] = now.schema, files
-                given.append(name)
-        return given
+        kept = [n for n in self._store.names(f"sets/{self.params.set_name}") if n in self.models.by_name]
+        with ThreadPoolExecutor(OPENED_AT_ONCE) as pool:
+            events = pool.map(
+                self._files, EVENT_TABLES, [f"events/{n.removeprefix('event_')}" for n in EVENT_TABLES]
+            )
+            ours = pool.map(self._kept_files, kept)
+            for (name, schema), files in zip(EVENT_TABLES.items(), events, strict=True):
+                self._stored[name] = schema, files
+            found = {name: table for name, table in zip(kept, ours, strict=True) if table is not None}
+        self._stored |= found
+        return list(found)
+
+    def _files(self, name: str, path: str) -> list[str]:
+        table = self._table(name, path)
+        return [] if table is None else table.files()
+
+    def _kept_files(self, name: str) -> tuple[pa.Schema, list[str]] | None:
+        """Of a model that the set keeps: its columns, and its files as of the moment."""
+        path = f"sets/{self.params.set_name}/{name}"
+        now = self._store.existing(path)
+        files = now.files() if now is not None else []
+        if now is None or not files:
+            return None
+        return now.schema, files if self._as_of_ms is None else self._files(name, path)
 
     def _table(self, name: str, path: str) -> Table | None:
         """A table now, or as it stood; None where it does not, or did not yet, exist."""

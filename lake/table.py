@@ -330,7 +330,9 @@ class Table:
     def entries(self) -> list[FileEntry]:
         """The files of the version that this handle sees, in commit order."""
         if self._entries[0] != self.version:
-            adds = pa.table(self.delta.get_add_actions(flatten=True)).sort_by("path")
+            listed = self.delta.get_add_actions(flatten=True)
+            adds = pa.RecordBatchReader.from_stream(listed).read_all()  # pa.table would import pandas
+            adds = adds.sort_by("path")
             nothing = [None] * adds.num_rows
             low, high = (
                 adds[name].to_pylist() if name in adds.column_names else nothing
