@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,11 +19,13 @@ from lake.models import ModelError, Models
 from lake.query import Lake, QueryError, open_lake
 from lake.questions import Question, UnknownQuestion, find, of_model, questions
 from lake.report_command import answer
+from tests import questions as page
 from tests.support.asked import asked_lake, empty_lake, imported_lake
 
 MODELS = Models.load()
 QUESTIONS = questions(MODELS)
 NAMES = [q.name for q in QUESTIONS]
+PAGE = Path(__file__).parents[2] / "docs" / "questions.md"
 RECORDED = Path(__file__).parents[1] / "golden" / "recorded" / "v1.tar.xz"
 
 OF_A_RUN = {
@@ -173,6 +177,37 @@ def test_the_list_has_a_line_each_with_or_without_a_run(root: str) -> None:
             assert any(q.typed in line and q.question in line for line in shown.splitlines()), q.name
     listed = json.loads(ask("--list", "--json").stdout)
     assert listed == [{"name": q.typed, "question": q.question} for q in QUESTIONS]
+
+
+def sections() -> dict[str, str]:
+    """The page's sections by their names."""
+    parts = re.split(r"^## (.+)$", PAGE.read_text(), flags=re.M)[1:]
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def test_the_page_has_exactly_the_questions_there_are() -> None:
+    assert list(sections()) == [q.typed for q in QUESTIONS]
+    assert PAGE.read_text().startswith(page.INTRODUCTION)
+    for q in QUESTIONS:
+        assert f"| [{q.typed}](#{q.typed}) | {q.question} |" in PAGE.read_text()
+
+
+@pytest.mark.parametrize("asked", QUESTIONS, ids=NAMES)
+def test_a_section_of_the_page_is_what_the_command_says(
+    whole: Lake, said: Callable[..., Any], asked: Question
+) -> None:
+    text = sections()[asked.typed]
+    assert f"**{asked.question}** {asked.row}" in " ".join(text.split())
+    assert f"Then: {asked.then}" in " ".join(text.split())
+    (block,) = re.findall(r"```console\n\$ headrace report (.+?)\n(.+?)```", text, re.S)
+    assert shlex.split(block[0]) == ["runs/demo", *page.arguments(asked)]
+    command = headrace.cli.commands["report"]
+    options = command.make_context("report", shlex.split(block[0])).params
+    shown = said(whole, options["question"], options["where"], options["limit"])
+    assert shown
+    if not block[1].startswith("No rows: "):
+        columns = block[1].splitlines()[0].split()
+        assert columns == whole.report(asked.name).column_names
 
 
 def test_a_header_that_lacks_something_is_refused() -> None:
