@@ -1,6 +1,6 @@
 """The compiled part of reading raw calls: JSON's text of token ids to int32, without a list of numbers."""
 
-# ruff: noqa: ANN001, ANN202  compiled functions take untyped arrays
+# ruff: noqa: ANN001, ANN202, PLR0917  compiled functions take untyped arrays, by place
 # mypy: allow-untyped-defs, allow-untyped-calls
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ SENTENCES = {
     TOO_LARGE: "is over 2147483647",
 }
 ID_MAX = 2**31 - 1
+MARK_BYTES, WORDS = 4096, 16
 _BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 
 
@@ -26,13 +27,15 @@ class NotIds(ValueError):
     """Text that is no list of token ids: which item, and why."""
 
 
-@compiled(types.UniTuple(int64, 2)(_BYTES, int64, int64, types.int32[::1]))
-def _parse(text, at, found, out):
+@compiled(types.UniTuple(int64, 2)(_BYTES, int64, int64, int64, types.int32[::1], int64[:, ::1]))
+def _parse(text, n, at, found, out, marks):
     """Ids of the text of a list into `out`; (how many, or what is wrong; the item where).
 
-    `at`: the place of an id or of the list's end, before which `found` ids are known already.
+    n      the bytes of the text
+    at     the place of an id or of the list's end, before which `found` ids are known already
+    marks  (M, 2): for every MARK_BYTES the place behind the first comma from there on, and the ids before it
     """
-    n = len(text)
+    mark = at // MARK_BYTES + 1
     while at < n and text[at] <= 32:
         at += 1
     if at < n and text[at] == 93 and found == 0:  # ]
@@ -59,7 +62,25 @@ def _parse(text, at, found, out):
         if text[at] == 93:
             return found, 0
         at += 1
+        while at >= mark * MARK_BYTES:
+            marks[mark, 0], marks[mark, 1] = at, found
+            mark += 1
     return int64(NOT_A_LIST), 0
+
+
+@compiled(int64(int64[::1], int64[::1], int64))
+def _same_words(a, b, n):
+    """How many of the first n words two arrays have in common, of whole blocks."""
+    done = 0
+    while done + WORDS <= n:
+        x, y = a[done : done + WORDS], b[done : done + WORDS]
+        differs = int64(0)
+        for k in range(WORDS):
+            differs |= x[k] ^ y[k]
+        if differs != 0:
+            break
+        done += WORDS
+    return done
 
 
 class IdParser:
@@ -70,37 +91,36 @@ class IdParser:
     """
 
     def __init__(self) -> None:
-        self._ids: npt.NDArray[np.int32] = np.empty(1024, np.int32)
-        self._text: npt.NDArray[np.uint8] = np.empty(0, np.uint8)  # of the ids in the buffer
+        self._make_room(1024)
+        self._size = 0  # of the text whose ids stand in the buffer
+
+    def _make_room(self, size: int) -> None:
+        """For a text of so many bytes; what was known of the one before it is forgotten."""
+        self._ids = np.empty(size // 2 + 1, np.int32)  # an id takes a digit and a comma at least
+        self._words, self._other = np.zeros(size // 8 + 1, np.int64), np.zeros(size // 8 + 1, np.int64)
+        self._marks = np.zeros((size // MARK_BYTES + 2, 2), np.int64)
+        self._marks[0] = (1, 0)  # behind the bracket
+        self._size = 0
 
     def parse(self, text: bytes | memoryview) -> npt.NDArray[np.int32]:
         """Ids (n,) of the text of one JSON value, a list.  Raises NotIds where it is no list of token ids."""
         data = np.frombuffer(text, np.uint8)
-        start = 0
-        while start < len(data) and data[start] <= 32:
-            start += 1
-        if start == len(data) or data[start] != ord("["):
+        if not len(data) or data[0] != ord("["):
             raise NotIds(SENTENCES[NOT_A_LIST])
-        data = data[start:]
-        at, known = self._known(data)
-        if len(data) > 2 * len(self._ids):  # an id takes a digit and a comma at least
-            longer = np.empty(len(data), np.int32)
-            longer[:known] = self._ids[:known]
-            self._ids = longer
-        found, item = _parse(data, at, known, self._ids)
+        n = len(data)
+        if n > 8 * len(self._words):
+            self._make_room(2 * n)
+        self._words, self._other = self._other, self._words  # aligned, for words to be compared
+        own = self._words.view(np.uint8)
+        own[:n] = data
+        same = 8 * _same_words(self._words, self._other, min(n, self._size) // 8)
+        block = same // MARK_BYTES
+        while block and self._marks[block, 0] > same:
+            block -= 1
+        at, known = self._marks[block].tolist()
+        found, item = _parse(own, n, at, known, self._ids, self._marks)
+        self._size = n if found >= 0 else 0
         if found < 0:
-            self._text = self._text[:0]
             where = "" if found == NOT_A_LIST else f"item {item} "
             raise NotIds(f"{where}{SENTENCES[found]}")
-        self._text = data  # it holds the line
         return self._ids[:found]
-
-    def _known(self, data: npt.NDArray[np.uint8]) -> tuple[int, int]:
-        """(place behind the last comma that the text shares with the one before it, ids up to there)."""
-        n = min(len(data), len(self._text))
-        differs = data[:n] != self._text[:n]
-        first = int(differs.argmax()) if n else 0
-        same = first if n and differs[first] else n
-        commas = data[:same] == ord(",")
-        count = int(np.count_nonzero(commas))
-        return (same - int(commas[::-1].argmax()), count) if count else (1, 0)

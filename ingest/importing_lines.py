@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -28,12 +28,15 @@ from ingest.importing_rows import (
     checked_score,
 )
 
-BLOCK_BYTES = 1 << 20
+BUFFER_BYTES = 4 << 20
 LINE_BYTES_MAX = 512 << 20
 VALUE_BYTES_MAX = 16 << 10
 """Of a refused row that is kept with the reason; the file has the rest."""
+SPACES_MAX = 1000
+"""An empty line has fewer."""
 MAGIC = {b"\x28\xb5\x2f\xfd": "zstd", b"\x1f\x8b": "gzip"}
 IDS = ("input_ids", "output_ids")
+NOT_JSON = (msgspec.MsgspecError, UnicodeError, RecursionError)
 
 Watch = Callable[[int], None]
 """watch(bytes): how far a file was read."""
@@ -60,45 +63,66 @@ class _ScoreLine(msgspec.Struct):
     group_id: Any = None
 
 
-def lines(path: str, watch: Watch) -> Iterator[tuple[int, bytes | str]]:
-    """(number, line) of a file; text instead of bytes where a line cannot be given: why.
+class Line(NamedTuple):
+    """A line where it stands in the reader's buffer, without its end of line."""
+
+    buffer: bytearray
+    start: int
+    end: int
+
+    def view(self) -> memoryview:
+        return memoryview(self.buffer)[self.start : self.end]
+
+    def head(self, size: int) -> bytes:
+        return bytes(self.buffer[self.start : min(self.end, self.start + size)])
+
+
+def lines(path: str, watch: Watch) -> Iterator[tuple[int, Line | str]]:
+    """(number, line) of a file, gone with the next one; text instead where a line cannot be given: why.
 
     Plain, gzip or zstd, by its first bytes.  What is behind damage in a compressed file is lost; that is the
-    last line, as text.  Memory: a block and a line.
+    last line, as text.  Memory: twice the longest line, BUFFER_BYTES at least; nothing is copied but what
+    is left of a full buffer.
     """
-    number, parts, size = 1, list[bytes](), 0
+    number, skipped = 1, 0
+    buffer, start, end = bytearray(BUFFER_BYTES), 0, 0
     with pa.OSFile(path, "rb") as source:
-        try:
-            for block in _blocks(source):
-                watch(source.tell())
-                first, *rest = block.split(b"\n")
-                parts.append(first)
-                size += len(first)
-                for more in rest:
-                    yield number, _joined(parts, size)
-                    number, parts, size = number + 1, [more], len(more)
-                if size > LINE_BYTES_MAX:
-                    parts = []  # its length is known; it is too long already
-        except OSError as error:
-            yield number, f"the file is damaged here: {error}; what comes after it is not read"
-            return
-    if size:
-        yield number, _joined(parts, size)
+        stream = _stream(source)
+        while True:
+            if end == len(buffer):
+                if end - start > LINE_BYTES_MAX:
+                    skipped, start = skipped + end - start, end  # only its length is told
+                old, rest = buffer, end - start
+                buffer = bytearray(2 * len(old)) if 2 * rest > len(old) else old
+                buffer[:rest] = memoryview(old)[start:end]
+                start, end = 0, rest
+            try:
+                read = stream.readinto(memoryview(buffer)[end:])
+            except OSError as error:
+                yield number, f"the file is damaged here: {error}; what comes after it is not read"
+                return
+            watch(source.tell())
+            fresh, end = end, end + read
+            while (stop := buffer.find(b"\n", fresh, end)) >= 0:
+                yield number, _whole(Line(buffer, start, stop), skipped)
+                number, skipped, start = number + 1, 0, stop + 1
+                fresh = start
+            if not read:
+                break
+    if end > start or skipped:
+        yield number, _whole(Line(buffer, start, end), skipped)
 
 
-def _joined(parts: list[bytes], size: int) -> bytes | str:
-    if size > LINE_BYTES_MAX:
-        return f"a line of {size} bytes, at most {LINE_BYTES_MAX}"
-    return b"".join(parts)
+def _whole(line: Line, skipped: int) -> Line | str:
+    size = skipped + line.end - line.start
+    return line if size <= LINE_BYTES_MAX else f"a line of {size} bytes, at most {LINE_BYTES_MAX}"
 
 
-def _blocks(source: Any) -> Iterator[bytes]:
+def _stream(source: Any) -> Any:
     head = source.read(4)
     source.seek(0)
     kind = next((kind for magic, kind in MAGIC.items() if head.startswith(magic)), None)
-    stream = source if kind is None else pa.CompressedInputStream(source, kind)
-    while block := stream.read(BLOCK_BYTES):
-        yield block
+    return source if kind is None else pa.CompressedInputStream(source, kind)
 
 
 # --------------------------------------------------------------------------------------- calls
@@ -108,38 +132,43 @@ class _LineReader:
     def __init__(self) -> None:
         self._parsers = {name: IdParser() for name in IDS}
         self._decoder = msgspec.json.Decoder(_Line)
-        self._keys = {name: re.compile(rb'"%s"\s*:\s*(?=\[)' % name.encode()) for name in IDS}
+        words = {name: b'"%s"' % name.encode() for name in IDS}
+        self._keys = {n: (word, re.compile(word + rb"\s*:\s*(?=\[)")) for n, word in words.items()}
         self._marks = {name: str(secrets.randbits(62)).encode() for name in IDS}
 
-    def call(self, place: Place, line: bytes) -> RawCall:
+    def call(self, place: Place, line: Line) -> RawCall:
         """Raises RowRefused."""
         try:
             return self._quick(place, line)
-        except (msgspec.MsgspecError, NotIds, RowRefused, UnicodeDecodeError):
+        except (*NOT_JSON, NotIds, RowRefused):
             return self._slow(place, line)
 
-    def _quick(self, place: Place, line: bytes) -> RawCall:
+    def _quick(self, place: Place, line: Line) -> RawCall:
         """Read a line whose lists of ids were cut out."""
-        cuts, view = [], memoryview(line)
-        for name, pattern in self._keys.items():
-            key = pattern.match(line, line.find(b'"%s"' % name.encode()))
-            end = line.find(b"]", key.end()) if key else -1
+        cuts, (buffer, start, stop), end = [], line, line.start
+        for name, (word, pattern) in self._keys.items():
+            found = buffer.find(word, end, stop)  # behind the list before it, where it nearly always is
+            if found < 0:
+                found = buffer.find(word, start, stop)
+            key = pattern.match(buffer, found, stop) if found >= 0 else None
+            end = buffer.find(b"]", key.end(), stop) if key else -1
             if key is None or end < 0:
                 raise RowRefused(f"{name} is missing")
             cuts.append((key.end(), end + 1, name))
         (a, b, first), (c, d, second) = sorted(cuts)
-        rest = b"".join([view[:a], self._marks[first], view[b:c], self._marks[second], view[d:]])
+        view = memoryview(buffer)
+        rest = b"".join([view[start:a], self._marks[first], view[b:c], self._marks[second], view[d:stop]])
         read = self._decoder.decode(rest)
         if any(bytes(getattr(read, name)) != self._marks[name] for name in IDS):
             raise RowRefused("a key stands in the line twice")
         texts = {first: view[a:b], second: view[c:d]}
         return self._checked(place, read, texts)
 
-    def _slow(self, place: Place, line: bytes) -> RawCall:
+    def _slow(self, place: Place, line: Line) -> RawCall:
         """Read a line as it stands."""
         try:
-            read = self._decoder.decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            read = self._decoder.decode(line.view())
+        except NOT_JSON as error:
             raise RowRefused(f"no JSON object of a call: {error}") from error
         texts = {name: memoryview(getattr(read, name)) for name in IDS}
         return self._checked(place, read, texts)
@@ -167,23 +196,27 @@ def line_scores(path: str, watch: Watch) -> Iterator[Score | Refused]:
     """The scores of a file of JSON lines."""
     decoder = msgspec.json.Decoder(_ScoreLine)
 
-    def score(place: Place, line: bytes) -> Score:
+    def score(place: Place, line: Line) -> Score:
         try:
-            read = decoder.decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            read = decoder.decode(line.view())
+        except NOT_JSON as error:
             raise RowRefused(f"no JSON object of a score: {error}") from error
         return checked_score(place, msgspec.structs.asdict(read))
 
     return _rows(path, watch, score)
 
 
-def _rows(path: str, watch: Watch, read: Callable[[Place, bytes], Any]) -> Iterator[Any]:
+def _rows(path: str, watch: Watch, read: Callable[[Place, Line], Any]) -> Iterator[Any]:
     for number, line in lines(path, watch):
         place = Place(path, number)
         if isinstance(line, str):
             yield Refused(place, line)
-        elif line and not line.isspace():
+        elif not _is_empty(line):
             try:
                 yield read(place, line)
             except RowRefused as error:
-                yield Refused(place, str(error), line[:VALUE_BYTES_MAX])
+                yield Refused(place, str(error), line.head(VALUE_BYTES_MAX))
+
+
+def _is_empty(line: Line) -> bool:
+    return line.end - line.start < SPACES_MAX and not line.head(SPACES_MAX).strip()

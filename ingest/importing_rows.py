@@ -10,6 +10,7 @@ A row that is refused says where it stands and why; it stops nothing.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import msgspec
@@ -25,6 +26,7 @@ TOKENS_MAX = 32 << 20
 """Of one call, inputs and outputs: an event holds 256 MiB."""
 NAME_CHARS_MAX = IDENTITY_CHARS_MAX // 2
 INT64_MAX = 2**63 - 1
+FLOAT_MAX = sys.float_info.max
 
 
 class CannotImport(ValueError):
@@ -111,6 +113,8 @@ def checked_call(
         raise RowRefused("call_id is missing")
     if isinstance(call_id, bool) or not isinstance(call_id, int | str):
         raise RowRefused(f"call_id is {call_id!r}, an integer or text is needed")
+    if isinstance(call_id, int) and not -INT64_MAX <= call_id <= INT64_MAX:
+        raise RowRefused(f"call_id is {call_id}, over 64 bits")
     role = "main" if role is None else role
     if role not in ROLES:
         raise RowRefused(f"role is {role!r}, not one of {', '.join(ROLES)}")
@@ -157,7 +161,7 @@ def checked_score(place: Place, fields: dict[str, Any]) -> Score:
     if status is not None and status not in (*ASSESSMENTS, *STATUSES):
         raise RowRefused(f"status is {status!r}, not one of {', '.join((*ASSESSMENTS, *STATUSES))}")
     if score is not None:
-        if isinstance(score, bool) or not isinstance(score, int | float) or not np.isfinite(score):
+        if isinstance(score, bool) or not isinstance(score, int | float) or not abs(score) <= FLOAT_MAX:
             raise RowRefused(f"score is {score!r}; a finite number is needed, null where it is missing")
         if status in ("missing", "lost"):
             raise RowRefused(f"score is {score!r} where the status is {status}: leave one out")
@@ -170,7 +174,7 @@ def checked_score(place: Place, fields: dict[str, Any]) -> Score:
     return Score(
         place=place,
         group_id=None if group is None else named("group_id", group),
-        execution_id=named("execution_id", fields["execution_id"]),
+        execution_id=named("execution_id", fields.get("execution_id")),
         status=ended or "completed",
         assessment="missing" if score is None else valued,
         value=None if score is None else float(score),
