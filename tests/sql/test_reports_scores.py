@@ -64,7 +64,7 @@ def test_staleness_as_a_distribution_has_a_row_of_what_is_unknown() -> None:
 
 
 def test_case_39_versions_count_optimizer_steps_not_publications() -> None:
-    """Weights are published every third step only; sampled at 0 and consumed in step 2 is a staleness of 2."""
+    """Weights are published every third step; sampled at 0 and consumed in step 2 is a staleness of 2."""
     recorder = Recorder()
     recorder.put(ev.PolicyPublished, policy_version=0, boundary=0, weights="w", digest="d")
     group(recorder, "a", 0, [(0, 0, 4)])
