@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from lake.sql_text import identifier
 from lake.terminal import json_option, show_json, show_table
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def report_command(summary: Summary) -> click.Command:
     @click.argument("question", required=False)
     @click.option("--list", "listed", is_flag=True, help="All questions, a line each.")
     @click.option("--where", metavar="SQL", help="Only rows for which this holds, of the report's columns.")
+    @click.option("--by", metavar="COLUMN", help="The largest of this column first.")
     @click.option(
         "--limit",
         type=click.IntRange(min=1),
@@ -50,6 +52,7 @@ def report_command(summary: Summary) -> click.Command:
         question: str | None,
         listed: bool,
         where: str | None,
+        by: str | None,
         limit: int | None,
         set_name: str,
         as_of: str | None,
@@ -64,7 +67,7 @@ def report_command(summary: Summary) -> click.Command:
         headrace report runs/demo
         headrace report runs/demo --list
         headrace report runs/demo staleness-by-step
-        headrace report runs/demo time-to-ready --where "total_s > 10" --limit 5
+        headrace report runs/demo time-to-ready --where "total_s > 10" --by running_s --limit 5
         headrace report runs/demo lineage --where "execution_id = 'g-000000.0' and call_id = 3"
         headrace report runs/demo waiting-for --as-of 15m
         """
@@ -77,9 +80,11 @@ def report_command(summary: Summary) -> click.Command:
             from lake.questions import find
 
             lake = open_lake(path, set_name, as_of)
-            answer(lake, find(lake.models, question), where, limit, as_json=as_json)
-        elif where or limit or as_of or set_name != "default":
-            raise click.UsageError("--where, --limit, --set and --as-of are for a question; --list shows all")
+            answer(lake, find(lake.models, question), where, by, limit, as_json=as_json)
+        elif where or by or limit or as_of or set_name != "default":
+            raise click.UsageError(
+                "--where, --by, --limit, --set and --as-of are for a question; --list shows all"
+            )
         else:
             summary(path, as_json)
 
@@ -98,10 +103,16 @@ def _list(as_json: bool) -> None:
 
 
 def answer(
-    lake: Lake, asked: Question, where: str | None = None, limit: int | None = None, *, as_json: bool = False
+    lake: Lake,
+    asked: Question,
+    where: str | None = None,
+    by: str | None = None,
+    limit: int | None = None,
+    *,
+    as_json: bool = False,
 ) -> None:
-    """Print the answer: for people, or as one JSON document.  Raises lake.query.QueryError for `where`."""
-    found = rows_of(lake, asked, where)
+    """Print the answer: for people, or as one JSON document.  Raises as `rows_of`."""
+    found = rows_of(lake, asked, where, by)
     shown = found.slice(0, limit or (found.num_rows if as_json else ROWS_SHOWN)).to_pylist()
     why = None if found.num_rows else _why_none(lake, asked, where)
     if as_json:
@@ -123,15 +134,18 @@ def _echo(text: str) -> None:
     click.echo(textwrap.fill(text, TEXT_COLUMNS, break_on_hyphens=False))
 
 
-def rows_of(lake: Lake, asked: Question, where: str | None = None) -> pa.Table:
+def rows_of(lake: Lake, asked: Question, where: str | None = None, by: str | None = None) -> pa.Table:
     """The rows of a report for which `where` holds (a boolean expression of SQL), in the order of its key.
 
-    Raises lake.query.QueryError for an expression that is none.
+    by  a column whose largest values come first
+    Raises lake.query.QueryError for an expression that is none and for a column that is not there.
     """
     import pyarrow as pa
 
     held = f" where (\n{where}\n)" if where else ""  # on lines of its own: it may end in a comment
-    schema, batches = lake.stream(f"select * from {asked.name}{held} order by {', '.join(asked.key)}")
+    first = f"{identifier(by)} desc nulls last, " if by else ""
+    query = f"select * from {asked.name}{held} order by {first}{', '.join(asked.key)}"
+    schema, batches = lake.stream(query)
     return pa.Table.from_batches(batches, schema)
 
 

@@ -21,9 +21,10 @@ from lake.questions import Question, questions
 ROWS, COLUMNS = 5, 110
 EXAMPLES = {  # where the first rows are not the telling ones
     "lineage": ("--where", "execution_id = 'g-000000.0' and call_id = 3"),
-    "staleness": ("--where", "d >= 2"),
+    "longest_execution": ("--by", "share"),
+    "staleness": ("--by", "d"),
     "throughput": ("--where", "calls > 0"),
-    "time_to_ready": ("--where", "total_s > 10"),
+    "time_to_ready": ("--where", "total_s > 10", "--by", "total_s"),
 }
 INTRODUCTION = """\
 # Questions
@@ -34,8 +35,9 @@ What users ask of a run, each answered by one command, and by one SQL file of th
     .venv/bin/python -m tests.questions runs/demo --write docs/questions.md
 
 - `headrace report --list` shows all questions with a line each.
-- `--where` takes any expression of SQL over the columns, `--limit` a number of rows, `--as-of 15m` asks the
-  lake as it stood, `--set` another derived set, `--json` prints one document for machines.
+- `--where` takes any expression of SQL over the columns, `--by` a column whose largest come first, `--limit`
+  a number of rows; `--as-of 15m` asks the lake as it stood, `--set` another derived set, and `--json` prints
+  one document for machines.
 - The same tables are there in SQL, `headrace sql runs/demo "from staleness_by_step"`, and in Python,
   `headrace.open("runs/demo").report("staleness-by-step")`.
 - What is unknown is empty (null) and counted, never a number. Where there is no row the answer says why;

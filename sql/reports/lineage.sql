@@ -3,8 +3,8 @@
 -- fate: the version that sampled it (null: the engine did not say), the admitted path and the step that
 -- trained it, and the weights that came of it. `not_trained` says why there is none; null where it was
 -- trained.
--- Then: `--where "execution_id = '...' and call_id = 3"` follows one call; not_trained shows what is lost
--- where.
+-- Then: `--where "execution_id = '...' and call_id = 3"` follows one call, with `and 7 >= output_start and
+-- 7 < output_end` its eighth token; not_trained shows what is lost where.
 -- Empty: no ended execution has sampled tokens.
 -- Key: group_id, execution_id, call_id, output_start
 with ranged as (

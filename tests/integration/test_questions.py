@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import shlex
 import tarfile
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
@@ -20,7 +22,8 @@ from lake.query import Lake, QueryError, open_lake
 from lake.questions import Question, UnknownQuestion, find, of_model, questions
 from lake.report_command import answer
 from tests import questions as page
-from tests.support.asked import asked_lake, empty_lake, imported_lake
+from tests.support.asked import asked_lake, empty_lake, imported_lake, recorded
+from tests.support.recorder import derive
 
 MODELS = Models.load()
 QUESTIONS = questions(MODELS)
@@ -65,10 +68,10 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Lake:
 def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
     """What an answer prints: a text, or a document with as_json."""
 
-    def told(lake: Lake, name: str, where: str | None = None, limit: int | None = None, **how: bool) -> Any:
-        answer(lake, find(lake.models, name), where, limit, **how)
+    def told(lake: Lake, name: str, **how: Any) -> Any:
+        answer(lake, find(lake.models, name), **how)
         text = capsys.readouterr().out
-        return json.loads(text) if how else text
+        return json.loads(text) if how.get("as_json") else text
 
     return told
 
@@ -128,17 +131,21 @@ def test_a_recorded_run_answers(tmp_path: Path) -> None:
 def test_filters_limits_and_what_they_say(whole: Lake, said: Callable[..., Any]) -> None:
     everything = said(whole, "lineage", as_json=True)
     assert everything["of"] == len(everything["rows"]) > 50
-    one = said(whole, "lineage", "execution_id = 'a/1' and call_id = 2 -- a remark", as_json=True)
+    one = said(whole, "lineage", where="execution_id = 'a/1' and call_id = 2 -- a remark", as_json=True)
     assert {(r["execution_id"], r["call_id"]) for r in one["rows"]} == {("a/1", 2)}
     assert 0 < one["of"] < everything["of"]
     few = said(whole, "lineage", limit=2, as_json=True)
     assert (few["rows"], few["of"]) == (everything["rows"][:2], everything["of"])
     assert f"The first 50 of {everything['of']} rows" in said(whole, "lineage")
-    none = said(whole, "lineage", "call_id > 99")
+    oldest = said(whole, "staleness", by="d", as_json=True)["rows"]
+    assert [(r["d"], r["group_id"]) for r in oldest] == [(2, "flat"), (1, "b"), (0, "a")]
+    none = said(whole, "lineage", where="call_id > 99")
     assert f"none of the {everything['of']} rows is one where call_id > 99" in none
     for wrong in ("nothing > 1", "d > 1; drop view calls", "d > 1)", "'a'"):
         with pytest.raises(QueryError):
-            said(whole, "staleness", wrong)
+            said(whole, "staleness", where=wrong)
+    with pytest.raises(QueryError, match="nothing"):
+        said(whole, "staleness", by="nothing")
 
 
 def test_a_share_has_a_bar(whole: Lake, said: Callable[..., Any]) -> None:
@@ -203,11 +210,23 @@ def test_a_section_of_the_page_is_what_the_command_says(
     assert shlex.split(block[0]) == ["runs/demo", *page.arguments(asked)]
     command = headrace.cli.commands["report"]
     options = command.make_context("report", shlex.split(block[0])).params
-    shown = said(whole, options["question"], options["where"], options["limit"])
+    shown = said(whole, options["question"], **{n: options[n] for n in ("where", "by", "limit")})
     assert shown
     if not block[1].startswith("No rows: "):
         columns = block[1].splitlines()[0].split()
         assert columns == whole.report(asked.name).column_names
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_answers_depend_on_neither_order_nor_repeats_nor_threads(seed: int) -> None:
+    recorder, rng = recorded(), random.Random(seed)
+    wanted = derive(recorder, *NAMES)
+    for rows in recorder.rows.values():
+        for record, event in rng.sample(rows, len(rows) // 3):  # appended again
+            rows.append((msgspec.structs.replace(record, offset=len(rows)), event))
+        rng.shuffle(rows)
+    found = derive(recorder, *NAMES, threads=4)
+    assert {name: table.equals(wanted[name]) for name, table in found.items()} == dict.fromkeys(NAMES, True)
 
 
 def test_a_header_that_lacks_something_is_refused() -> None:
