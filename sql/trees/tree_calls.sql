@@ -2,12 +2,13 @@
 -- (`call_id < calls`). Its own tokens are the depths [depth_start, depth_end) of its path: context, from
 -- `depth_output` on output. A parent that does not own the token before `depth_start` is no parent:
 -- canonical calls are needed, and `orphan_node` shows those that are not.
--- `run`: the call that began it. A run is a chain of calls, each of which extends the one numbered just
--- before it; a tree has about as many runs as leaves, and paths are worked out on runs.
--- `tree_base`, `logprob_base`: where the call's own tokens begin in the arrays of `trees`. `trained_base`:
--- the trainable tokens of the execution's earlier calls. `trainable`: its output may be a target: it reached
--- the harness, each token has a log-probability, the policy sampled it for the task (not `auxiliary`), and
--- the execution was not lost.
+-- A call follows the one numbered just before it where that is its parent; `head` is the call that began such
+-- a chain, `stop` the depth at which the next of the chain leaves this one (null: it is the last). `runs` are
+-- made of these.
+-- `tree_base`, `logprob_base`: where the call's own tokens begin in the arrays of `trees`. `trained_before`:
+-- the trainable tokens of its parent that it continues, `trained_base` their sum over the execution's
+-- chains up to here. `trainable`: its output may be a target: it reached the harness, each token has a
+-- log-probability, the policy sampled it for the task (not `auxiliary`), and the execution was not lost.
 -- Key: x, call_id
 with own as (
     select
@@ -27,14 +28,17 @@ with own as (
 
 placed as (
     select
-        o.*,
-        p.call_id as parent,
-        coalesce(
-            o.depth_start = p.depth_end
-            and p.call_id = o.call_id - 1
-            and (p.role_rank = 4) = (o.role_rank = 4),
-            false
-        ) as extends
+        o.x,
+        o.call_id,
+        o.depth_start,
+        o.depth_output,
+        o.depth_end,
+        o.n_output,
+        o.role_rank,
+        o.trainable,
+        p.call_id as parent_call_id,
+        case when p.trainable then greatest(o.depth_start - p.depth_output, 0) else 0 end as trained_before,
+        coalesce(p.call_id = o.call_id - 1 and (p.role_rank = 4) = (o.role_rank = 4), false) as follows
     from own as o
     left join own as p
         on p.x = o.x
@@ -47,17 +51,18 @@ final as (
     select
         x,
         call_id,
-        parent as parent_call_id,
+        parent_call_id,
         depth_start,
         depth_output,
         depth_end,
         role_rank,
         trainable,
-        max(case when not extends then call_id end) over upto as run,
+        trained_before,
+        max(case when not follows then call_id end) over upto as head,
+        lead(case when follows then depth_start end) over upto as stop,
         (sum(depth_end - depth_start) over upto)::bigint - (depth_end - depth_start) as tree_base,
         (sum(n_output) over upto)::bigint - n_output as logprob_base,
-        (sum(case when trainable then n_output else 0 end) over upto)::bigint
-            - case when trainable then n_output else 0 end as trained_base
+        (sum(case when follows then trained_before else 0 end) over upto)::bigint as trained_base
     from placed
     window upto as (partition by x order by call_id rows between unbounded preceding and current row)
 )

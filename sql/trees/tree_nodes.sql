@@ -30,14 +30,18 @@ points as (
 ),
 
 pieces as (
-    select x, call_id, depth, lead(depth) over (partition by x, call_id order by depth) as depth_after
-    from points
+    select
+        c.*,
+        p.depth,
+        coalesce(lead(p.depth) over (partition by p.x, p.call_id order by p.depth), c.depth_end) as depth_after
+    from points as p
+    join parted as c on c.x = p.x and c.call_id = p.call_id
 ),
 
 final as (
     select
         x,
-        run,
+        2 * head as run,
         call_id,
         role_rank,
         depth_start,
@@ -50,7 +54,7 @@ final as (
     union all
     select
         x,
-        run,
+        case when depth_end > stop then 2 * call_id + 1 else 2 * head end,
         call_id,
         role_rank,
         depth_output,
@@ -62,17 +66,16 @@ final as (
     where depth_end > depth_output
     union all
     select
-        p.x,
-        c.run,
-        p.call_id,
-        c.role_rank,
-        p.depth,
-        coalesce(p.depth_after, c.depth_end),
-        c.tree_base + p.depth - c.depth_start,
-        case when p.depth >= c.depth_output then c.logprob_base + p.depth - c.depth_output end,
-        p.depth >= c.depth_output and c.trainable
-    from pieces as p
-    join parted as c on c.x = p.x and c.call_id = p.call_id
+        x,
+        case when depth_after > stop then 2 * call_id + 1 else 2 * head end,
+        call_id,
+        role_rank,
+        depth,
+        depth_after,
+        tree_base + depth - depth_start,
+        case when depth >= depth_output then logprob_base + depth - depth_output end,
+        depth >= depth_output and trainable
+    from pieces
 )
 
 select * from final
