@@ -212,16 +212,21 @@ class Lake:
 
     def said(self, error: BaseException, query: str) -> QueryError | QueryStopped:
         """An error of DuckDB as one of ours, to be raised."""
+        return self._told_gone(error) or said(error, query, self.names())
+
+    def _told_gone(self, error: BaseException) -> QueryError | None:
+        """The reason for a table that is not there as of then."""
         gone = [why for name, why in self._gone.items() if f" {name} " in str(error)]
-        return QueryError("; ".join(gone)) if gone else said(error, query, self.names())
+        return QueryError("; ".join(gone)) if gone else None
 
     def _placed(self, error: duckdb.Error, read: Read) -> QueryError | QueryStopped:
         """The error with its place, which DuckDB tells of a statement, but not of a relation."""
-        if not isinstance(error, duckdb.InterruptException):
+        if not isinstance(error, duckdb.InterruptException) and not self._told_gone(error):
+            planned = read.text if read.explains else f"explain\n{read.text}"  # a line of ours before it
             try:
-                self.con.execute(f"explain\n{read.text}")  # a line of ours before it
+                self.con.execute(planned)
             except duckdb.Error as placed:
-                return self.said(placed, f"explain\n{read.text}")
+                return self.said(placed, planned)
         return self.said(error, read.text)
 
     def _relation(self, read: Read) -> duckdb.DuckDBPyRelation:

@@ -34,12 +34,13 @@ TABLE_FUNCTIONS = frozenset({
 
 READING = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"})
 _FILE = re.compile(r"[/\\*?]|\.\w+$")  # a name that DuckDB would take for a file
+_SPACE = r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)*"
 _EXPLAIN = re.compile(
-    r"\s*explain\b\s*(?P<analyze>\banaly[sz]e\b\s*)?(?P<options>\((?P<inside>[\w\s,]*)\)\s*)?(?P<rest>.*)",
+    rf"{_SPACE}explain\b{_SPACE}(?P<analyze>\banaly[sz]e\b{_SPACE})?"
+    rf"(?P<options>\((?P<inside>[\w\s,]*)\){_SPACE})?(?P<rest>.*)",
     re.I | re.S,
 )
 _OPTIONS = re.compile(r"\s*(analy[sz]e|format\s+(json|text|html|graphviz|yaml|mermaid))\s*", re.I)
-_COMMENT = re.compile(r"\s*(?:--[^\n]*(?:\n|$)|/\*.*?\*/)", re.S)
 _SHOW_TABLES = ("tables", '"tables"')
 
 
@@ -90,8 +91,6 @@ def _refused(kinds: list[duckdb.StatementType]) -> str:
 
 def _explained(query: str) -> tuple[str, str]:
     """`explain analyze ` as we write it, and the statement that is explained."""
-    while comment := _COMMENT.match(query):
-        query = query[comment.end() :]
     found = _EXPLAIN.fullmatch(query)
     if found is None:
         raise QueryError("EXPLAIN, EXPLAIN ANALYZE or EXPLAIN (FORMAT json) is allowed, then one SELECT")
