@@ -1,8 +1,8 @@
 -- Question: How long is the longest execution of each query, and how much of the time allowed is that?
 -- One row a group (a query) with an ended execution whose times are known: the longest of its executions, its
 -- share of the harness time-out (null where the run did not state one), and how many ran into a time-out.
--- Then: the longest execution is what a group waits for (`--by longest_s`); a share near 1 for many queries asks
--- for another time-out, a low one with a late group for a look into that execution's calls.
+-- Then: the longest execution is what a group waits for (`--by longest_s`); a share near 1 for many queries
+-- asks for another time-out, a low one with a late group for a look into that execution's calls.
 -- Empty: no execution has ended, or none knows when it began and ended (imported calls do not say).
 -- Key: group_id
 with timed as (
