@@ -3,8 +3,8 @@
 -- `trained` are its own. `last_call` owns its end, and gives it its role; `parent_call_id` owns the token that
 -- it continues.
 -- A run is a chain of calls, each up to where the next leaves it (`run` = 2 head), or the rest of a call that
--- was left before its end (2 call_id + 1). So a tree has as many runs as leaves, or few more, and a call that
--- was tried again and again makes no deep nest of them: paths are worked out on runs.
+-- the next one left before its end (2 call_id + 1). So a tree has about as many runs as leaves, and a call
+-- that was tried again and again makes no deep nest of them: paths are worked out on runs.
 -- Key: x, run
 with parts as (
     select

@@ -33,7 +33,8 @@ pieces as (
     select
         c.*,
         p.depth,
-        coalesce(lead(p.depth) over (partition by p.x, p.call_id order by p.depth), c.depth_end) as depth_after
+        coalesce(lead(p.depth) over (partition by p.x, p.call_id order by p.depth), c.depth_end)
+            as depth_after
     from points as p
     join parted as c on c.x = p.x and c.call_id = p.call_id
 ),
