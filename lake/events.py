@@ -21,6 +21,8 @@ TOPICS = TOPICS_BY_GROUP + TOPICS_SINGLE
 
 ROLES = ("main", "main-summary", "sub-agent", "sub-agent-summary", "auxiliary")
 TRAINED_ROLES = ROLES[:4]  # an auxiliary call is never trained
+TREE_MAX = 2**31 - 1
+"""Of a call's id and of a depth: the id of a node is made of both."""
 RELATIONS = ("extends", "branches", "restarts")
 STATUSES = ("completed", "harness_timeout", "overall_timeout", "crashed", "lost")
 ASSESSMENTS = ("scored", "partial", "missing")
@@ -340,6 +342,11 @@ class ModelCalled(Event, kw_only=True, frozen=True):
             )
         if self.call_id < 0 or self.shared_len < 0:
             raise EventError(f"{self.event_id}: call_id {self.call_id}, shared_len {self.shared_len}")
+        end = self.shared_len + self.n_context + self.n_output
+        if max(self.call_id, end) > TREE_MAX:
+            raise EventError(
+                f"{self.event_id}: call_id {self.call_id}, {end} tokens; a tree counts to {TREE_MAX}"
+            )
         if (self.parent_call_id is None) != (self.shared_len == 0):
             raise EventError(
                 f"{self.event_id}: parent {self.parent_call_id} with shared_len {self.shared_len}; "

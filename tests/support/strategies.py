@@ -15,6 +15,7 @@ from lake.events import (
     RELATIONS,
     ROLES,
     STATUSES,
+    TREE_MAX,
     Event,
     ExecutionFinished,
     ExecutionScored,
@@ -49,14 +50,14 @@ def calls(draw: st.DrawFn) -> ModelCalled:
     cuts = sorted(draw(st.lists(st.integers(0, len(outputs)), max_size=3)))
     edges = [0, *cuts, len(outputs)]
     spans = tuple(VersionSpan(draw(st.none() | INTS), a, b) for a, b in itertools.pairwise(edges))
-    call_id = draw(st.integers(1, 2**62))
+    call_id = draw(st.integers(1, TREE_MAX))
     parent = draw(st.none() | st.integers(0, call_id - 1))
     logprobs = draw(st.none() | st.just(-np.linspace(0, 20, len(outputs))))
     return ModelCalled(
         **{name: draw(_any_of(hint)) for name, hint in typing.get_type_hints(ModelCalled).items()
            if name in ModelCalled.__struct_fields__ and name != "spans"}
         | {"call_id": call_id, "parent_call_id": parent, "role": draw(st.sampled_from(ROLES))}
-        | {"shared_len": 0 if parent is None else draw(st.integers(1, 2**62))}
+        | {"shared_len": 0 if parent is None else draw(st.integers(1, TREE_MAX - 24))}
         | {"relation": draw(st.sampled_from(RELATIONS)), "context_ids": ids_to_bytes(draw(IDS))}
         | {"output_ids": ids_to_bytes(outputs), "spans": draw(st.sampled_from([spans, ()]))}
         | {"output_logprobs": None if logprobs is None else logprobs_to_bytes(logprobs)}
