@@ -1,6 +1,6 @@
 -- One row a run, a part of the tree without branches: depths [depth_start, depth_end) of its path. It leaves
 -- its parent run at `depth_start`; `trained_before` trainable tokens of the parent run lie before that,
--- `trained` are its own. `last_call` owns its end, and gives it its role; `parent_call_id` owns the token that
+-- `trained` are its own. `last_call` owns its end and gives it its role; `parent_call_id` owns the token that
 -- it continues.
 -- A run is a chain of calls, each up to where the next leaves it (`run` = 2 head), or the rest of a call that
 -- the next one left before its end (2 call_id + 1). So a tree has about as many runs as leaves, and a call
