@@ -13,6 +13,7 @@ from tests.support.recorder import MODELS, Recorder, connect
 
 FOLDERS = {"staging", "trees", "paths", "weights", "groups", "reports", "audits"}
 READ_BY_OTHERS_THAN_MODELS = {"trees", "weights", "group_state", "tools", "publications", "violations"}
+FOR_USERS = {"leaf_paths"}
 GOOD = "-- One row a thing.\n-- Key: x\nwith final as (select 1 as x)\n\nselect * from final\n"
 
 
@@ -41,7 +42,7 @@ def test_every_file_has_a_grain_a_key_and_one_select(model):
 def test_no_file_is_an_orphan():
     read = {name for m in MODELS.describe() for name in m.inputs}
     ends = {m.name for m in MODELS.describe() if m.folder in ("reports", "audits")}
-    assert {m.name for m in MODELS.describe()} == (read - INPUTS) | ends | READ_BY_OTHERS_THAN_MODELS
+    assert {m.name for m in MODELS.describe()} == (read - INPUTS) | ends | READ_BY_OTHERS_THAN_MODELS | FOR_USERS
     assert len(list(SQL_ROOT.rglob("*"))) == len(MODELS.by_name) + len(FOLDERS)
     assert set(INPUTS) == read & INPUTS
 
@@ -133,7 +134,7 @@ def test_keep_leaves_the_relations_and_define_all_of_them():
     with connect(recorder.tables()) as con:
         derived = MODELS.derive(con, ["weights"], Params(), keep=True)
         assert con.execute("select count(*) from weights").fetchone() == (2,)
-        assert con.execute("select count(*) from segments").fetchone() == (4,)
+        assert con.execute("select count(*) from admitted").fetchone() == (2,)
         assert derived["weights"].num_rows == 2
     with connect(recorder.tables()) as con:
         MODELS.define(con, Params(j_max=1))
@@ -148,11 +149,11 @@ def test_given_tables_are_read_not_derived():
     recorder = Recorder()
     recorder.whole("g", [1.0, 0.0])
     with connect(recorder.tables()) as con:
-        segments = MODELS.derive(con, ["segments"], Params())["segments"]
-        con.register("segments", segments.slice(0, 2))
-        weights = MODELS.derive(con, ["weights"], Params(), given=["segments"])["weights"]
+        admitted = MODELS.derive(con, ["admitted"], Params())["admitted"]
+        con.register("admitted", admitted.slice(0, 1))
+        weights = MODELS.derive(con, ["weights"], Params(), given=["admitted"])["weights"]
         assert weights["n_targets"].to_pylist() == [3, 0]
-        assert con.execute("select count(*) from segments").fetchone() == (2,)
+        assert con.execute("select count(*) from admitted").fetchone() == (1,)
 
 
 def test_event_tables_are_those_of_the_catalogue():
