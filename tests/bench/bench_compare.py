@@ -34,6 +34,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -107,26 +108,29 @@ def _rows(name: str, label: str, found: dict[str, Any], trie: dict[str, Any], to
     yield _row(f"{name}.kept", "tokens it keeps, over the tree's", found["tokens"] / trie["tokens"], "times")
 
 
-def run() -> list[dict[str, Any]]:
-    """The rows of the table of benchmarks.  What cannot be had has a row without a value, and why."""
-    with tempfile.TemporaryDirectory() as place:
-        tokens = _write(Path(place))
-        measured = {name: _measure(name, Path(place)) for name in (*OURS, *FRAMEWORKS)}
+def compare(folder: Path, tokens: int, builders: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Rows of these builders over the trace in a folder.  What cannot be had has no value, and says why."""
+    measured = {name: _measure(name, folder) for name in builders}
     trie = measured["trie"]
     if isinstance(trie, str):
         raise RuntimeError(f"the plain trie did not run: {trie}")
-    what = f"tokens of inputs and outputs, {EXECUTIONS} executions of {PAPER.calls} calls"
     rows = [
-        _row("tokens", what, tokens / 1e6, "Mtoken"),
+        _row("tokens", "tokens of inputs and outputs of all calls", tokens / 1e6, "Mtoken"),
         _row("tree", "of these not shared", trie["tokens"] / 1e6, "Mtoken"),
     ]
-    for name, label in (OURS | FRAMEWORKS).items():
+    for name, label in builders.items():
         found = measured[name]
         if isinstance(found, str):
             rows.append(_row(name, f"{label}: not measured: {found}", None, ""))
         else:
             rows += _rows(name, label, found, trie, tokens)
     return rows
+
+
+def run() -> list[dict[str, Any]]:
+    """The rows of the table of benchmarks."""
+    with tempfile.TemporaryDirectory() as place:
+        return compare(Path(place), _write(Path(place)), OURS | FRAMEWORKS)
 
 
 if __name__ == "__main__":
