@@ -315,7 +315,10 @@ class Lake:
         Columns have Arrow's own types (pandas.ArrowDtype): integers with nulls stay integers, and lists
         stay buffers, which `frame[name].array` holds, without one Python number.
         """
-        import pandas as pd
+        try:
+            import pandas as pd
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(f"{error}; pip install 'headrace[pandas]'", name=error.name) from error
 
         frame: pd.DataFrame = self.arrow(name).to_pandas(types_mapper=pd.ArrowDtype)
         return frame

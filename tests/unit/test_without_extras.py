@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import small_lake
+
 BLOCK = (
     "import sys\n"
     "class Blocked:\n"
     "    def find_spec(self, name, path=None, target=None):\n"
-    "        if name.split('.')[0] in ('kafka', 'ray', 's3fs'):\n"
+    "        if name.split('.')[0] in ('kafka', 'pandas', 'ray', 's3fs'):\n"
     "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
     "sys.meta_path.insert(0, Blocked())\n"
 )
@@ -46,3 +48,14 @@ def test_what_is_missing_is_named(command: list[str], tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "pip install 'headrace[kafka]'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_lake_is_read_without_pandas(tmp_path: Path) -> None:
+    code = (
+        "import headrace\n"
+        f"lake = headrace.open({small_lake.make(tmp_path)!r})\n"
+        "assert lake.rows('from weights')\n"
+        "lake.pandas('weights')\n"
+    )
+    done = run(code, tmp_path)
+    assert "pip install 'headrace[pandas]'" in done.stderr.splitlines()[-1]
