@@ -46,7 +46,10 @@ COMMAND = "python -m tests.bench compare"
 ROOT = Path(__file__).resolve().parents[2]
 EXECUTIONS = 4
 OURS = {"trie": "a dict a token", "matcher": "headrace, the tree", "headrace": "headrace, training arrays"}
-FRAMEWORKS = {"skyrl": "SkyRL, merged steps", "verifiers": "verifiers, message graph and samples"}
+FRAMEWORKS = {
+    "skyrl": "SkyRL, no tree: a call joins the one right before it",
+    "verifiers": "verifiers, a tree of whole messages",
+}
 TIMEOUT_S = 900
 
 
@@ -102,7 +105,7 @@ def _verdict(found: dict[str, Any], trie: dict[str, Any]) -> str:
 
 
 def _rows(name: str, label: str, found: dict[str, Any], trie: dict[str, Any], tokens: int) -> Any:
-    label = f"{label} {found['version']}".strip()
+    label += f" ({found['version']})" if found["version"] else ""
     yield _row(name, f"{label}: {_verdict(found, trie)}", tokens / found["seconds"] / 1e6, "Mtoken/s a core")
     yield _row(f"{name}.memory", "the same: memory above the imports", found["bytes"] / 2**20, "MiB")
     yield _row(f"{name}.kept", "tokens it keeps, over the tree's", found["tokens"] / trie["tokens"], "times")
