@@ -116,6 +116,16 @@ class Coder:
         self._found[execution_id] = group, execution
         return group, execution
 
+    @property
+    def held(self) -> int:
+        """Bytes of the executions that are open."""
+        return self._held
+
+    @property
+    def open(self) -> int:
+        """How many executions take rows without reading the spool."""
+        return len(self._open)
+
     def find(self, execution_id: str) -> tuple[Group, Execution] | None:
         return self._found.get(execution_id)
 

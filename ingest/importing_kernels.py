@@ -102,6 +102,10 @@ class IdParser:
         self._marks[0] = (1, 0)  # behind the bracket
         self._size = 0
 
+    @property
+    def nbytes(self) -> int:
+        return sum(each.nbytes for each in (self._ids, self._words, self._other, self._marks))
+
     def parse(self, text: bytes | memoryview) -> npt.NDArray[np.int32]:
         """Ids (n,) of the text of one JSON value, a list.  Raises NotIds where it is no list of token ids."""
         data = np.frombuffer(text, np.uint8)

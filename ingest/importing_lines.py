@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ import pyarrow as pa
 
 from ingest.importing_kernels import IdParser, NotIds
 from ingest.importing_rows import (
+    Ids,
     Place,
     RawCall,
     Refused,
@@ -26,6 +28,7 @@ from ingest.importing_rows import (
     Score,
     checked_call,
     checked_score,
+    named,
 )
 
 BUFFER_BYTES = 4 << 20
@@ -34,6 +37,8 @@ VALUE_BYTES_MAX = 16 << 10
 """Of a refused row that is kept with the reason; the file has the rest."""
 SPACES_MAX = 1000
 """An empty line has fewer."""
+PARSERS_BYTES = 128 << 20
+"""Of the parsers of executions: about 30 at contexts of 100k tokens."""
 MAGIC = {b"\x28\xb5\x2f\xfd": "zstd", b"\x1f\x8b": "gzip"}
 IDS = ("input_ids", "output_ids")
 NOT_JSON = (msgspec.MsgspecError, UnicodeError, RecursionError)
@@ -126,11 +131,34 @@ def _stream(source: Any) -> Any:
 
 
 # --------------------------------------------------------------------------------------- calls
+class _Parsers:
+    """A parser for each of the executions whose rows came last: a history is compared with its own."""
+
+    def __init__(self) -> None:
+        self._by_execution: OrderedDict[str, IdParser] = OrderedDict()
+        self._held = 0
+
+    def parse(self, execution: str, text: memoryview) -> Ids:
+        """Raises NotIds."""
+        parser = self._by_execution.get(execution)
+        if parser is None:
+            parser = self._by_execution[execution] = IdParser()
+            self._held += parser.nbytes
+        self._by_execution.move_to_end(execution)
+        before = parser.nbytes
+        try:
+            return parser.parse(text)
+        finally:
+            self._held += parser.nbytes - before
+            while self._held > PARSERS_BYTES and len(self._by_execution) > 1:
+                self._held -= self._by_execution.popitem(last=False)[1].nbytes
+
+
 class _LineReader:
     """Lines to calls; keeps the buffers of the ids."""
 
     def __init__(self) -> None:
-        self._parsers = {name: IdParser() for name in IDS}
+        self._inputs, self._outputs = _Parsers(), IdParser()
         self._decoder = msgspec.json.Decoder(_Line)
         words = {name: b'"%s"' % name.encode() for name in IDS}
         self._keys = {n: (word, re.compile(word + rb"\s*:\s*(?=\[)")) for n, word in words.items()}
@@ -174,16 +202,21 @@ class _LineReader:
         return self._checked(place, read, texts)
 
     def _checked(self, place: Place, read: _Line, texts: dict[str, memoryview]) -> RawCall:
-        ids = {}
-        for name, text in texts.items():
-            if len(text) == 0 or bytes(text[:4]) == b"null":
-                raise RowRefused(f"{name} is missing")
-            try:
-                ids[name] = self._parsers[name].parse(text)
-            except NotIds as error:
-                raise RowRefused(f"{name}: {error}") from error
         fields = {name: getattr(read, name) for name in _Line.__struct_fields__}
-        return checked_call(place, fields, ids["input_ids"], ids["output_ids"], read.output_logprobs)
+        execution = named("execution_id", read.execution_id)
+        inputs = self._ids("input_ids", texts, lambda text: self._inputs.parse(execution, text))
+        outputs = self._ids("output_ids", texts, self._outputs.parse)
+        return checked_call(place, fields, inputs, outputs, read.output_logprobs)
+
+    @staticmethod
+    def _ids(name: str, texts: dict[str, memoryview], parse: Callable[[memoryview], Ids]) -> Ids:
+        text = texts[name]
+        if len(text) == 0 or bytes(text[:4]) == b"null":
+            raise RowRefused(f"{name} is missing")
+        try:
+            return parse(text)
+        except NotIds as error:
+            raise RowRefused(f"{name}: {error}") from error
 
 
 def line_calls(path: str, watch: Watch) -> Iterator[RawCall | Refused]:

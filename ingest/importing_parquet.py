@@ -144,7 +144,7 @@ class _Lists:
         if values is None:
             raise RowRefused(f"{self._name} is missing")
         if values.size:
-            low, high = int(values.min()), int(values.max())
+            low, high = int(values.min()), int(values.max()) if values.dtype != np.int32 else 0
             if low < 0 or high > ID_MAX:
                 wrong = f"{low} is negative" if low < 0 else f"{high} is over {ID_MAX}"
                 raise RowRefused(f"{self._name}: item {wrong}")

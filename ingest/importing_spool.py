@@ -35,7 +35,7 @@ class Spool:
     """A file without a name in `folder` (None: the system's temporary folder, TMPDIR)."""
 
     def __init__(self, folder: str | None = None) -> None:
-        self._file = tempfile.TemporaryFile(prefix="headrace-import-", dir=folder, buffering=0)  # noqa: SIM115
+        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115  `__exit__` closes it
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(ModelCalled)
         self._buffer = bytearray()

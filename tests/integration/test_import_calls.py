@@ -94,7 +94,7 @@ def test_the_same_again_changes_nothing(tmp_path: Path) -> None:
     assert again.written.executions_refused == {}
     file = tmp_path / "calls.jsonl"
     assert [(r["topic"], r["log_offset"], r["reason"]) for r in before["dead_letters"]] == [
-        ("import", 0, f"{file}:21: input_ids is missing"),
+        ("import", 0, f"{file}:21: execution_id is missing"),
         ("import", 1, f"{file}:22: call 0 of a/0 stands in an earlier row"),
     ]
 

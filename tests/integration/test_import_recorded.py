@@ -10,7 +10,6 @@ from lake.query import open_lake
 from tests.support.raw_calls import write_lines
 from tests.support.raw_of_lake import COMPARED, PLAIN, derived, raw_rows, scores_of
 
-
 RECORDED = Path(__file__).parents[1] / "golden" / "recorded" / "v1.tar.xz"
 
 

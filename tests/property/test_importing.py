@@ -95,6 +95,7 @@ def test_parked_and_taken_up_again_makes_no_difference(rows: list[Row], open_byt
                 for row in read_calls([path], lambda *_: None):
                     assert isinstance(row, RawCall)
                     assert coder.add(row) is None
+                    assert coder.held <= room or coder.open == 1
                 found.append(
                     {e.execution_id: spool.calls(e.last) for g in coder.groups.values() for e in g.executions}
                 )
