@@ -12,6 +12,7 @@ with the same prompt.  Token ids have a Zipf distribution over 150,000 ids.
 
 Figures of `PAPER` an execution: 15M tokens of inputs, 520k tokens that are not shared, 43 leaves, up to
 some 200 nodes deep.  `WIDE`: every other call tries the one before it again, 200 leaves.
+The lake of 512 executions takes half a minute to write, and 730 MB.
 """
 
 from __future__ import annotations
