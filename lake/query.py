@@ -17,7 +17,6 @@ import os
 import shutil
 import tempfile
 import uuid
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -86,7 +85,6 @@ class Lake:
         self._stored: dict[str, tuple[pa.Schema, list[str]]] = {}  # columns and files of what is stored
         self._given = self._read_tables()
         self._spill = Path(tempfile.gettempdir()) / f"headrace-sql-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        self._remove = weakref.finalize(self, shutil.rmtree, self._spill, ignore_errors=True)
         self.con = self._connect()
         self._parser = self.con.cursor()
         self._shown: set[str] = set()  # names that are on the connection: those that were asked for
@@ -368,14 +366,13 @@ class Lake:
         return int(found[0][0])
 
     def remove_spilled(self) -> None:
-        """Remove what was spilled, where the process ends with a query at work."""
-        self._remove()
+        """Remove what was spilled, where the process ends with a query at work; else DuckDB removes it."""
+        shutil.rmtree(self._spill, ignore_errors=True)
 
     def close(self) -> None:
-        """Close the connection and remove what was spilled."""
+        """Close the connection; what it spilled goes with the last relation and reader of it."""
         self._parser.close()
         self.con.close()
-        self._remove()
 
 
 def read_params(root: str, set_name: str, otherwise: Params) -> Params:

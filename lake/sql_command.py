@@ -6,6 +6,7 @@ Heavy imports come after argument parsing, so that `--help` answers at once.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import uuid
 from collections.abc import Iterator
@@ -86,6 +87,9 @@ def sql_command(  # noqa: PLR0917  click gives them by name
 
             Console(answers, path).run()
         else:
+            signal.signal(
+                signal.SIGTERM, signal.default_int_handler
+            )  # as Ctrl-C: nothing is left
             _answer_all(answers, queries, output)
     except QueryHangs as error:
         lake.remove_spilled()

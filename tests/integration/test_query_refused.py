@@ -12,6 +12,7 @@ import pytest
 from lake.query import Lake, QueryError, open_lake
 from lake.sql_text import quoted
 from tests.support import small_lake
+from tests.support.command import document
 from tests.support.s3 import bucket
 
 WRITES = (
@@ -177,6 +178,8 @@ def test_a_lake_of_files_is_closed(local: Lake, tmp_path: Path) -> None:
 def test_a_lake_of_an_object_store_is_closed(remote: Lake, tmp_path: Path) -> None:
     _check(remote, tmp_path)
     assert "written" not in str(remote._store.names("events"))
+    (row,) = document("sql", remote.root, "select count(*) as n from weights", folder=tmp_path)
+    assert row == {"n": 12}  # the command too, within its bound of memory
 
 
 @pytest.mark.parametrize(

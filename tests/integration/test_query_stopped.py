@@ -171,6 +171,19 @@ def test_ctrl_c_ends_the_command_with_a_sentence(root: str, tmp_path: Path) -> N
     assert (process.returncode, out, err) == (1, "", "QueryStopped: interrupted\n")
 
 
+def test_a_command_that_is_ended_leaves_nothing_in_the_temporary_folder(root: str, tmp_path: Path) -> None:
+    (tmp_path / "tmp").mkdir()
+    arguments = ["sql", root, SORTED, "--memory", "100MB", "--format", "csv", "--output", "x.csv"]
+    with start(arguments, tmp_path, {"TMPDIR": str(tmp_path / "tmp")}) as process:
+        while not list((tmp_path / "tmp").glob(f"{SPILLED}/*")):
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.terminate()
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (1, "QueryStopped: interrupted\n")
+    assert [p.name for p in tmp_path.rglob("*")] == ["tmp"]
+
+
 def test_the_command_has_a_timeout(root: str, tmp_path: Path) -> None:
     done = headrace("sql", root, ENDLESS, "--timeout", "0.5", folder=tmp_path, status=1)
     assert done.stderr == "QueryStopped: the query took longer than 0.5 s, and was stopped\n"
