@@ -3,19 +3,70 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from random import Random
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
 
+from lake import events as ev
 from tests.support.lake_cases import lakes
 from tests.support.recorder import Recorder, derive
-from tests.support.reference import Execution, advantages, number, read
+from tests.support.reference import CLASSES, Execution, advantages, number, read
 
 OUTPUTS = ("nodes", "leaves", "leaf_paths", "trees", "admitted", "segments", "weights", "group_state")
+ROLES = st.just(CLASSES) | st.lists(st.sampled_from(CLASSES), min_size=1, unique=True).map(tuple)
 RANDOM = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def calls_of(recorder: Recorder) -> list[ev.ModelCalled]:
+    return [event for _, event in recorder.rows["calls"] if isinstance(event, ev.ModelCalled)]
+
+
+def roots(recorder: Recorder) -> Counter[str]:
+    first = {c.event_id: c for c in calls_of(recorder)}
+    return Counter(c.execution_id for c in first.values() if c.parent_call_id is None)
+
+
+def is_cut(recorder: Recorder) -> bool:
+    """Whether a call leaves another within its output."""
+    by_id = {(c.execution_id, c.call_id): c for c in calls_of(recorder)}
+    for call in by_id.values():
+        parent = by_id.get((call.execution_id, call.parent_call_id))
+        if parent is not None:
+            at = call.shared_len - parent.shared_len - parent.n_context
+            if 0 < at < parent.n_output:
+                return True
+    return False
+
+
+KINDS = {
+    "two roots": lambda r: max(roots(r).values(), default=0) > 1,
+    "an empty output": lambda r: any(not c.output_ids for c in calls_of(r)),
+    "an empty call": lambda r: any(not c.output_ids and not c.context_ids for c in calls_of(r)),
+    "a branch within an output": is_cut,
+    "an event twice": lambda r: len({c.event_id for c in calls_of(r)}) < len(calls_of(r)),
+    "an auxiliary call": lambda r: any(c.role == "auxiliary" for c in calls_of(r)),
+    "a summary": lambda r: any(c.role.endswith("summary") for c in calls_of(r)),
+    "an answer that was not delivered": lambda r: any(not c.delivered for c in calls_of(r)),
+    "one of which this came later": lambda r: any(
+        e.TYPE == "reply.undelivered" for _, e in r.rows["executions"]
+    ),
+    "a retry": lambda r: any(c.retry_of is not None for c in calls_of(r)),
+    "no log-probabilities": lambda r: any(c.output_logprobs is None for c in calls_of(r)),
+    "a second attempt": lambda r: any(getattr(e, "attempt", 0) for _, e in r.rows["executions"]),
+    "a score of a later version": lambda r: any(e.version for _, e in r.rows["scores"]),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_random_lakes_have(kind: str):
+    """Raises NoSuchExample where the lakes of this file never have it."""
+    once = settings(RANDOM, max_examples=200, phases=[Phase.generate], database=None)
+    find(lakes(), KINDS[kind], settings=once, random=Random(0))
 
 
 def by_execution(table, executions: list[Execution]) -> dict[str, list[dict]]:
@@ -67,15 +118,16 @@ def test_nodes_leaves_and_arrays(recorder: Recorder):
 
 
 @RANDOM
-@given(lakes(), st.integers(0, 4), st.integers(-3, 2**40))
-def test_admission_ownership_and_weights(recorder: Recorder, j_max: int, seed: int):
+@given(lakes(), st.integers(0, 4), st.integers(-3, 2**40), ROLES)
+def test_admission_ownership_and_weights(recorder: Recorder, j_max: int, seed: int, roles: tuple[str, ...]):
     executions = read(recorder)
     form = "standardised" if seed % 2 else "centred"
-    got = derive(recorder, "admitted", "segments", "weights", j_max=j_max, seed=seed, advantage=form)
+    rules = {"j_max": j_max, "seed": seed, "advantage": form, "roles": roles}
+    got = derive(recorder, "admitted", "segments", "weights", **rules)
     admitted, segments, weights = (by_execution(t, executions) for t in got.values())
     want_advantage = advantages(executions, form)
     for x in executions:
-        want = x.admit(seed, j_max)
+        want = x.admit(seed, j_max, roles)
         assert [(r["path"], r["leaf"], r["role"], r["new_targets"]) for r in admitted[x.name]] == [
             (i + 1, number(leaf), x.calls[leaf[0]].role, len(new)) for i, (leaf, new, _) in enumerate(want)
         ]
@@ -91,9 +143,10 @@ def test_admission_ownership_and_weights(recorder: Recorder, j_max: int, seed: i
             assert not targets & new
             targets |= new
         if j_max == 0 and x.valid:  # no cap: every trainable token of the task, once
-            reached = {t for end in x.leaves().values() for t in x.route(end)}
+            ends = [end for leaf, end in x.leaves().items() if x.calls[leaf[0]].role in roles]
+            reached = {t for end in ends for t in x.route(end)}
             assert targets == {t for t in reached if x.trainable(t)}
-            assert targets == {t for t in x.tokens if x.trainable(t)}
+            assert len(roles) < len(CLASSES) or targets == {t for t in x.tokens if x.trainable(t)}
         (row,) = weights[x.name]
         assert (row["n_targets"], row["n_paths"]) == (len(targets), len(want))
         assert row["valid"] == x.valid
@@ -122,7 +175,7 @@ def test_same_bytes_whatever_the_row_order_threads_and_repeats(recorder: Recorde
     for topic in recorder.rows:  # every event appended once more
         for event in [event for _, event in recorder.rows[topic]]:
             recorder.add(event)
-    for other, threads in ((shuffled, 2), (recorder.tables(), 1)):
+    for other, threads in ((shuffled, 1), (shuffled, 2), (shuffled, 4), (recorder.tables(), 2)):
         again = derive(other, *OUTPUTS, threads=threads)
         for name in OUTPUTS:
             assert again[name].schema == first[name].schema

@@ -1,4 +1,4 @@
-"""The state of groups: what they wait for, their life, the versions they saw (public cases 38 and 40)."""
+"""The state of groups: what they wait for, and their life."""
 
 from __future__ import annotations
 
@@ -91,45 +91,3 @@ def test_the_life_of_a_group():
         ("CLAIMED", "b", None),
         ("CONSUMED", "b", 5),
     ]
-
-
-def spans(*parts: tuple[int | None, int, int]) -> tuple[ev.VersionSpan, ...]:
-    return tuple(ev.VersionSpan(*p) for p in parts)
-
-
-def test_case_38_a_version_that_never_arrived_is_unknown_and_reported():
-    recorder = Recorder()
-    recorder.dispatched("g", 1, version=2)
-    recorder.launched("g", "g/0", 0)
-    recorder.called("g", "g/0", 0, spans=spans((None, 0, 3)))
-    recorder.called("g", "g/0", 1)
-    recorder.finished("g", "g/0", 2)
-    recorder.scored("g", "g/0", 1.0)
-    recorder.consumed("g", step=3, version=3)
-    calls = rows(recorder, "calls")
-    assert [(c["version_first"], c["version_last"]) for c in calls] == [(None, None)] * 2
-    assert [(r["version"], r["tokens"]) for r in rows(recorder, "versions_by_execution")] == [(None, 6)]
-    tables = recorder.tables()
-    at = tables["event_groups"].schema.get_field_index("policy_version")
-    unknown = pa.nulls(tables["event_groups"].num_rows, pa.int64())
-    field = tables["event_groups"].schema.field(at)
-    tables["event_groups"] = tables["event_groups"].set_column(at, field, unknown)
-    assert [r["d"] for r in rows(tables, "staleness")] == [None]
-    (identity,) = rows(tables, "staleness_identity")
-    assert identity["groups_of_unknown_version"] == 1
-    assert (identity["d_mean"], identity["difference"]) == (None, None)
-
-
-def test_case_40_one_execution_spans_three_versions():
-    recorder = Recorder()
-    recorder.dispatched("g", 1, version=2)
-    recorder.launched("g", "g/0", 0)
-    recorder.called("g", "g/0", 0, n_output=5, spans=spans((2, 0, 3), (4, 3, 5)))
-    recorder.called("g", "g/0", 1, n_output=5, spans=spans((4, 0, 1), (6, 1, 5)))
-    recorder.finished("g", "g/0", 2)
-    assert [(r["version"], r["calls"], r["tokens"]) for r in rows(recorder, "versions_by_execution")] == [
-        (2, 1, 3),
-        (4, 2, 3),
-        (6, 1, 4),
-    ]
-    assert [(c["version_first"], c["version_last"]) for c in rows(recorder, "calls")] == [(2, 4), (4, 6)]

@@ -63,20 +63,6 @@ def test_staleness_as_a_distribution_has_a_row_of_what_is_unknown() -> None:
     assert [r["share_of_targets"] for r in found] == [4 / 24, 3 / 24, 1 / 24, 16 / 24]
 
 
-def test_case_39_versions_count_optimizer_steps_not_publications() -> None:
-    """Weights are published every third step; sampled at 0 and consumed in step 2 is a staleness of 2."""
-    recorder = Recorder()
-    recorder.put(ev.PolicyPublished, policy_version=0, boundary=0, weights="w", digest="d")
-    group(recorder, "a", 0, [(0, 0, 4)])
-    for step in range(3):
-        recorder.stepped(step, ["a"] if step == 2 else [])
-    recorder.consumed("a", 2, 2)
-    recorder.put(ev.PolicyPublished, policy_version=3, boundary=1, weights="w", digest="d")
-    (row,) = rows(recorder, "staleness_by_step")
-    assert (row["d_max"], row["token_d_max"]) == (2, 2)
-    assert [p["policy_version"] for p in rows(recorder, "publications")] == [0, 3]
-
-
 def test_scores_by_the_version_that_began_the_execution() -> None:
     recorder = trained()
     recorder.dispatched("d", 1)

@@ -1,4 +1,4 @@
-"""Scores and weights: the public fault cases by their numbers, and the rules that they come from."""
+"""Scores and weights: what counts, what is missing, what an advantage is."""
 
 from __future__ import annotations
 
@@ -17,67 +17,6 @@ def group(values: list[float | None], **params: object) -> list[dict]:
 
 def advantages(values: list[float | None], **params: object) -> list[float | None]:
     return [r["advantage"] for r in group(values, **params)]
-
-
-def test_case_33_missing_scores_get_no_advantage_and_equal_ones_get_zero():
-    weights = group([None, -1.0, -1.0, None])
-    assert [r["advantage"] for r in weights] == [None, 0.0, 0.0, None]
-    assert [r["valid"] for r in weights] == [False, True, True, False]
-    assert [r["n_targets"] for r in weights] == [0, 3, 3, 0]
-    assert [r["token_weight"] for r in weights] == [None, 0.0, 0.0, None]
-
-
-def test_case_34_a_crashed_verifier_is_missing_and_not_zero():
-    crashed, zero = group([None, 1.0, 2.0]), group([0.0, 1.0, 2.0])
-    assert (crashed[0]["assessment"], crashed[0]["value"]) == ("missing", None)
-    assert (zero[0]["assessment"], zero[0]["value"]) == ("scored", 0.0)
-    assert [r["advantage"] for r in crashed] == [None, -0.5, 0.5]
-    assert [r["advantage"] for r in zero] == [-1.0, 0.0, 1.0]
-
-
-@pytest.mark.parametrize("form", ["centred", "standardised"])
-def test_case_35_one_missing_score_makes_no_nan_and_the_rest_trains(form):
-    values = [0.25, None, 1.0, 0.5]
-    weights = group(values, advantage=form)
-    assert all(r["advantage"] is None or math.isfinite(r["advantage"]) for r in weights)
-    assert sum(r["token_weight"] is not None for r in weights) == 3
-    assert sum(r["advantage"] for r in weights if r["valid"]) == pytest.approx(0, abs=1e-12)
-
-
-def test_case_36_one_execution_lost_to_the_infrastructure_and_the_group_trains_with_seven():
-    recorder = Recorder()
-    recorder.dispatched("g", 8)
-    for i in range(8):
-        recorder.launched("g", f"g/{i}", i)
-        recorder.called("g", f"g/{i}", 0)
-        recorder.finished("g", f"g/{i}", 1, "lost" if i == 3 else "completed")
-        recorder.scored("g", f"g/{i}", None if i == 3 else float(i))
-    derived = derive(recorder, "group_state", "weights", "segments")
-    assert derived["group_state"]["complete"].to_pylist() == [True]
-    weights = derived["weights"].to_pylist()
-    assert sum(r["valid"] for r in weights) == 7
-    assert sum(r["token_weight"] is not None for r in weights) == 7
-    assert weights[3]["advantage"] is None
-    assert "g/3" not in set(derived["segments"]["execution_id"].to_pylist())
-
-
-@pytest.mark.parametrize("form", ["centred", "standardised"])
-def test_case_37_equal_scores_have_no_advantage_and_are_counted(form):
-    recorder = Recorder()
-    recorder.whole("flat", [0.1] * 7)  # the mean of seven 0.1 is not 0.1
-    recorder.whole("single", [0.3, None, None])
-    recorder.whole("other", [0.0, 1.0])
-    for name in ("flat", "single", "other"):
-        recorder.consumed(name, step=0, version=0)
-    derived = derive(recorder, "weights", "group_statistics", "score_by_step", advantage=form)
-    flat = [r for r in derived["weights"].to_pylist() if r["group_id"] != "other" and r["valid"]]
-    assert [r["advantage"] for r in flat] == [0.0] * 8
-    statistics = {r["group_id"]: r for r in derived["group_statistics"].to_pylist()}
-    assert statistics["flat"]["zero_variance"]
-    assert not statistics["single"]["zero_variance"]
-    assert (statistics["single"]["valid"], statistics["single"]["std"]) == (1, None)
-    (step,) = derived["score_by_step"].to_pylist()
-    assert (step["groups"], step["groups_flat"], step["executions_missing"]) == (3, 2, 2)
 
 
 def test_standardised_divides_by_the_sample_deviation():

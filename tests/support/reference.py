@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
@@ -97,11 +98,14 @@ class Execution:
         return {self.node(t): t for t in ends}
 
     # ----------------------------------------------------------------------------------- admission
-    def admit(self, seed: int, j_max: int) -> list[tuple[Token, set[Token], list[Token]]]:
-        """(leaf, targets, the path's tokens) of each admitted path."""
+    def admit(
+        self, seed: int, j_max: int, roles: Sequence[str] = CLASSES
+    ) -> list[tuple[Token, set[Token], list[Token]]]:
+        """(leaf, targets, the path's tokens) of each admitted path; roles: the first class first."""
         masked: set[Token] = set()
         out: list[tuple[Token, set[Token], list[Token]]] = []
-        leaves = self.leaves() if self.valid else {}
+        leaves = {leaf: end for leaf, end in self.leaves().items() if self.calls[leaf[0]].role in roles}
+        leaves = leaves if self.valid else {}
         while not j_max or len(out) < j_max:
             best = None
             for leaf, end in leaves.items():
@@ -111,7 +115,7 @@ class Execution:
                     text = f"{seed}|{self.name}|{len(out) + 1}|{number(leaf)}"
                     digest = int.from_bytes(hashlib.md5(text.encode()).digest(), "little")
                     key = -math.log(((digest >> 75) + 0.5) / 2**53) / len(new)
-                    rank = (CLASSES.index(self.calls[leaf[0]].role), key, leaf)
+                    rank = (roles.index(self.calls[leaf[0]].role), key, leaf)
                     best = min(best or (rank, new, path), (rank, new, path), key=lambda b: b[0])
             if best is None:
                 break
