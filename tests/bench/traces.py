@@ -2,7 +2,7 @@
 
     raw = raw_calls(3)                        400 calls of execution 3, contexts up to 100k tokens
     to_arrow([raw])                           one row a call, the whole input in each
-    lake("/tmp/lake", 512, distinct=64)       a lake of 512 executions: 204,800 calls, 261M own tokens
+    lake("/tmp/lake", 512, distinct=64)       a lake of 512 executions: 204,800 calls, 265M own tokens
 
 An execution is one agent with tools: its conversation grows by its own outputs and by what tools say, is
 summed up when it is too long, and starts sub-agents.  Now and then a call is tried again (with another
