@@ -86,6 +86,10 @@ class Answers:
 
 
 def _table(schema: pa.Schema, batches: Batches, limit: int) -> Answered:
+    if schema.names == PLAN:
+        plans = [text for batch in batches for text in batch.column(1).to_pylist()]
+        click.echo("\n".join(plans))
+        return Answered(len(plans))
     shown: list[dict[str, Any]] = []
     more = False
     names = unique(schema.names)
@@ -95,11 +99,7 @@ def _table(schema: pa.Schema, batches: Batches, limit: int) -> Answered:
         shown += [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
         if more := part.num_rows < batch.num_rows:
             break
-    if names == PLAN:
-        for row in shown:
-            click.echo(row["explain_value"])
-    else:
-        show_table(shown)
+    show_table(shown)
     return Answered(len(shown), more)
 
 

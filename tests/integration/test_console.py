@@ -164,6 +164,7 @@ def test_a_query_is_explained_in_any_format(lake: Lake, capsys: pytest.CaptureFi
     told(lake, ".format csv", ".explain from weights", ".explain analyze from weights", ".help")
     shown = capsys.readouterr().out
     assert "Total Time" in shown
+    assert " characters" not in shown  # a plan is shown whole
     assert all(name in shown for name in COMMANDS)
 
 
