@@ -50,7 +50,7 @@ final as (
     from event_calls as c
     left join repeated as r on r.event_id = c.event_id
     left join undelivered as u on u.execution_id = c.execution_id and u.call_id = c.call_id
-    where r.event_id is null or (c.log_partition::bigint << 48) | c.log_offset = r.first_seen
+    where r.event_id is null or ((c.log_partition::bigint << 48) | c.log_offset) = r.first_seen
 )
 
 select * from final
