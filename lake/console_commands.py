@@ -5,16 +5,17 @@ Commands(answers).run(".schema weights")       False where the console is to end
 
 from __future__ import annotations
 
-import io
+import shutil
 import sys
 from collections.abc import Callable
 
 import click
 
 from lake.catalogue import entries, entry
+from lake.console_plan import plan_lines
 from lake.output import FORMS, Answers
 from lake.query_errors import QueryError, closest
-from lake.terminal import show_table
+from lake.terminal import PIPED_COLUMNS, show_table
 
 _Command = Callable[["Commands", str], bool | None]
 
@@ -70,13 +71,18 @@ class Commands:
 
     def explain(self, query: str) -> None:
         """How a query is computed; with `analyze` before it, it runs and each part tells its time."""
+        first, _, rest = query.partition(" ")
+        analyze = first.lower() in ("analyze", "analyse")
+        query = rest.strip() if analyze else query
         if not query:
             raise QueryError("`.explain QUERY` and `.explain analyze QUERY` want a query")
-        form, self._answers.form = self._answers.form, "table"
-        try:
-            self._answers.answer(f"explain {query}", io.BytesIO())
-        finally:
-            self._answers.form = form
+        lake, runner = self._answers.lake, self._answers.runner
+        lake.check(query)  # an error tells its place in what was typed
+        options = "analyze, format json" if analyze else "format json"
+        runner.begin()
+        (plan,) = runner.call(lambda: lake.rows(f"explain ({options}) {query}"))
+        width = shutil.get_terminal_size((PIPED_COLUMNS, 24)).columns
+        click.echo("\n".join(plan_lines(plan["explain_value"], width)))
 
     def form(self, name: str) -> None:
         if name and name not in FORMS:
