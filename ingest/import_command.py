@@ -26,7 +26,12 @@ def import_group() -> None:
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option("--into", required=True, metavar="LAKE", help="The lake to import into: a folder or URL.")
 @click.option("--scores", "scores", multiple=True, metavar="FILE", help="Scores of the executions.")
-@click.option("--memory", default="256MiB", show_default=True, help="For executions that are open at once.")
+@click.option(
+    "--memory",
+    default="1GiB",
+    show_default=True,
+    help="For executions whose rows stand between each other; more of them are read again and again.",
+)
 @json_option
 def calls_command(
     files: tuple[str, ...], into: str, scores: tuple[str, ...], memory: str, as_json: bool

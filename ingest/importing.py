@@ -24,8 +24,9 @@ from ingest.importing_spool import NOWHERE, Spool, Where
 from ingest.matching import Matcher
 from lake.events import ModelCalled, VersionSpan, ids_from_bytes
 
-OPEN_BYTES = 256 << 20
-"""Of matchers in memory: about 100 executions of 500k own tokens each."""
+OPEN_BYTES = 1 << 30
+"""Of matchers in memory: about 350 executions of 500k own tokens each.  One that does not fit is restored at
+each of its rows, 10 ms for 200 calls."""
 SEEN_BYTES = 80
 """Of a call id in a set."""
 IMPORTED_ID = "imported_call_id"

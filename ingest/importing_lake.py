@@ -30,7 +30,7 @@ from lake.events import (
     GroupDispatched,
     ModelCalled,
 )
-from lake.layout import Run
+from lake.layout import NotARun, Run
 from lake.log import Record
 from lake.rows import to_events
 from lake.store import Store
@@ -61,11 +61,10 @@ class Written(msgspec.Struct, kw_only=True):
 def target(path: str) -> Store:
     """The lake to import into, marked as one.  Raises CannotImport for one that follows a run's log."""
     if "://" not in path:
-        for folder in (Path(path), Path(path).absolute().parent):
-            run = Run(folder)
-            if run.config_file.is_file() and (
-                folder == Path(path) or Path(run.lake).absolute() == Path(path).absolute()
-            ):
+        here = Path(path).absolute()
+        for folder in (here, here.parent):
+            lake = _lake_of(folder)
+            if lake is not None and here in {folder, lake}:
                 raise CannotImport(
                     f"{path} belongs to the run {folder}, whose log fills its lake; "
                     "import into a lake of its own"
@@ -80,6 +79,14 @@ def target(path: str) -> Store:
             )
         store.write_file(MARK, b"{}")
     return store
+
+
+def _lake_of(folder: Path) -> Path | None:
+    """The lake of a run's folder; None where it is no run: others have a `config.json` too."""
+    try:
+        return Path(Run(folder).lake).absolute()
+    except (NotARun, msgspec.MsgspecError):
+        return None
 
 
 class LakeWriter:

@@ -29,6 +29,7 @@ from tests.support.raw_calls import (
     group,
     write_lines,
 )
+from tests.support.s3 import bucket
 
 ROWS = group("a", 3) + group("b", 2)
 SCORES: list[Row] = [
@@ -206,6 +207,7 @@ def test_a_run_and_a_lake_that_follows_a_log_are_left_alone(tmp_path: Path) -> N
         with pytest.raises(CannotImport, match=r"belongs to the run .*; import into a lake of its own"):
             import_calls([path], str(into))
     assert not (run.path / "lake").exists()
+    (tmp_path / "config.json").write_text('{"model_type": "qwen3"}')  # somebody else's
     with closing(open_log(f"sqlite://{tmp_path / 'log.db'}")) as log:
         copy_all(log, Store(str(tmp_path / "followed")))
     with pytest.raises(CannotImport, match="is filled from a log, whose offsets stand in it"):
@@ -214,6 +216,7 @@ def test_a_run_and_a_lake_that_follows_a_log_are_left_alone(tmp_path: Path) -> N
         import_calls([path], path)
     with pytest.raises(CannotImport, match="nowhere is no file"):
         import_calls([path, "nowhere"], str(tmp_path / "lake"))
+    assert import_calls([path], str(tmp_path / "lake")).written.executions == 5
 
 
 def test_two_imports_at_once_are_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,3 +235,15 @@ def test_two_imports_at_once_are_not_mixed(tmp_path: Path, monkeypatch: pytest.M
         imported(tmp_path, [*ROWS])
     check_as_matched(tmp_path / "lake", ROWS)
     assert imported(tmp_path, [*ROWS]).written.executions_skipped == 6
+
+
+def test_a_lake_on_s3_is_the_local_one(tmp_path: Path) -> None:
+    imported(tmp_path, [*ROWS, b"{}"])
+    (tmp_path / "s3").mkdir()
+    with bucket(tmp_path / "s3"):
+        files = str(tmp_path / "calls.jsonl"), str(tmp_path / "scores.jsonl")
+        for executions in (6, 0):
+            done = import_calls(files[:1], "s3://headrace/imported", files[1:])
+            assert done.written.executions == executions
+        assert contents("s3://headrace/imported") == contents(tmp_path / "lake")
+        assert audit("s3://headrace/imported") == {}
