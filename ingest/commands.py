@@ -122,7 +122,7 @@ def rebuild_command(  # noqa: PLR0917  click gives them by name
         done = rebuild(Run(run), Work(executor, watch), into=into, set_names=set_names, say=bar.console.print)
     document: dict[str, object] = {
         "run": str(run), "path": done.path, "rows": done.rows, "seconds": round(done.seconds, 1),
-        "places": done.places, "differing": done.differing, "replaced": None,
+        "places": done.places, "differing": done.differing, "violating": done.violating, "replaced": None,
         "tables": [_compared(t) for t in done.tables],
     }  # fmt: skip
     if check:
@@ -136,6 +136,8 @@ def rebuild_command(  # noqa: PLR0917  click gives them by name
         click.echo(f"{done.rows} rows made in {done.seconds:.1f} s; differing: {done.differing or 'none'}")
         if done.announced_differing:
             click.echo(f"not as group.ready says: {', '.join(done.announced_differing[:20])}")
+        if done.violating:
+            click.echo(f"an audit names rows (see `headrace audit`): {', '.join(done.violating[:20])}")
         if not check:
             click.echo(f"kept: {document['replaced'] or done.path}")
     if check and done.differing:
