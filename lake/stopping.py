@@ -23,6 +23,7 @@ from lake.query_errors import QueryStopped
 Result = TypeVar("Result")
 INTERRUPT_EVERY_S = 0.2
 STOPS_WITHIN_S = 30.0  # an interrupted query ends at the next vector; then it is given up
+ASKED_AGAIN_S = 3.0  # the same, where Ctrl-C came twice
 BESIDE_BYTES = 1 << 30  # of this process, beside what queries hold
 
 
@@ -68,13 +69,14 @@ class Runner:
 
     def _stop(self, future: Future[Result]) -> None:
         """Interrupt until it ends: an interrupt between two queries of one call stops neither."""
-        until = time.monotonic() + STOPS_WITHIN_S
+        began = time.monotonic()
+        until = began + STOPS_WITHIN_S
         while not future.done():
             self._lake.interrupt()
             try:
                 wait([future], INTERRUPT_EVERY_S)
             except KeyboardInterrupt:
-                until = 0.0  # asked again: no more patience
+                until = began + ASKED_AGAIN_S
             if not future.done() and time.monotonic() > until:
                 raise QueryHangs("interrupted, but the query does not end: headrace ends instead")
 

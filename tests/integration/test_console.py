@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
@@ -43,19 +45,34 @@ def console(root: str, folder: Path, *options: str) -> Iterator[Terminal]:
         yield seen
 
 
+def answered(seen: Terminal, keys: str, wanted: str = "1 row in ") -> str:
+    """Type a statement, wait for its answer and then for the prompt: before it keys go elsewhere."""
+    said = seen.ask(keys + "\r", wanted)
+    seen.until("lake>", seen.text.rindex(wanted))
+    return said
+
+
+def until_it_computes(seen: Terminal) -> None:
+    process = psutil.Process(seen.process.pid)
+    before = process.cpu_times().user
+    while process.cpu_times().user < before + 0.5:
+        time.sleep(0.02)
+
+
 def test_a_session(root: str, tmp_path: Path) -> None:
     with console(root, tmp_path) as seen:
-        assert "42" in seen.ask("select 40 + 2 as answer;\r", "1 row in ")
-        assert "close: weights" in seen.ask("from wieghts;\r", "(line 1, column 6: wieghts)")
+        assert "42" in answered(seen, "select 40 + 2 as answer;")
+        assert "close: weights" in answered(seen, "from wieghts;", "(line 1, column 6: wieghts)")
         seen.ask("select 'over two\r", "two\n    >")  # no semicolon: a new line of the same statement
-        assert "over two" in seen.ask("lines' as text;\r", "1 row in ")
-        seen.ask(".tables calls\r", "what it is")
-        seen.ask(ENDLESS + "\r", "y = 3;\n")
-        seen.ask("\x03", "interrupted")
-        assert "43" in seen.ask("select 41 + 2 as answer;\r", "1 row in ")
+        assert "over two" in answered(seen, "lines' as text;")
+        answered(seen, ".tables calls", "what it is")
+        seen.type(ENDLESS + "\r")
+        until_it_computes(seen)
+        answered(seen, "\x03", "interrupted")
+        assert "43" in answered(seen, "select 41 + 2 as answer;")
         seen.ask("select no, I was wrong", "wrong")
-        seen.type("\x03")  # at the prompt it clears the line
-        seen.ask(".quitt\r", "close: .quit")
+        seen.ask("\x03", "lake>")  # at the prompt it clears the line
+        answered(seen, ".quitt", "close: .quit")
         seen.type(".quit\r")
         assert seen.end() == 0
 
@@ -64,30 +81,29 @@ def test_names_appear_while_typing_and_tab_takes_one(root: str, tmp_path: Path) 
     with console(root, tmp_path) as seen:
         assert "weights: One row the current execution" in seen.ask("from weigh", "weights_do_not_sum")
         seen.ask("\t", "weights")
-        seen.type(" limit 1;")
-        seen.ask("\r", "1 row in ")
+        answered(seen, " limit 1;")
         seen.type("\x04")  # Ctrl-D on an empty line
         assert seen.end() == 0
 
 
 def test_the_history_is_there_after_another_start(root: str, tmp_path: Path) -> None:
     with console(root, tmp_path) as seen:
-        seen.ask("select 'a line to find' as text;\r", "1 row in ")
+        answered(seen, "select 'a line to find' as text;")
         seen.type(".quit\r")
         assert seen.end() == 0
     with console(root, tmp_path) as seen:
         seen.ask("\x1b[A\x1b[A", "select 'a line to find' as text;")  # the up arrow, past `.quit`
-        assert "a line to find" in seen.ask("\r", "1 row in ")
+        assert "a line to find" in answered(seen, "")
     held = tmp_path / "state" / "headrace" / "sql_history"
     assert held.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_format_of_the_console_is_that_of_its_answers(root: str, tmp_path: Path) -> None:
     with console(root, tmp_path, "--format", "json") as seen:
-        assert '[{"a":1}]' in seen.ask("select 1 as a;\r", "1 row in ")
-        seen.ask(".format csv\r", "format csv")
-        seen.ask(".timing off\r", "timing off")
-        assert '"a"\n2\n' in seen.ask("select 2 as a;\r", "2\nlake>")
+        assert '[{"a":1}]' in answered(seen, "select 1 as a;")
+        answered(seen, ".format csv", "format csv\n")
+        answered(seen, ".timing off", "timing off\n")
+        assert answered(seen, "select 2 as a;", '"a"\n2\n')
 
 
 @pytest.mark.parametrize(
