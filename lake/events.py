@@ -21,8 +21,7 @@ TOPICS = TOPICS_BY_GROUP + TOPICS_SINGLE
 
 ROLES = ("main", "main-summary", "sub-agent", "sub-agent-summary", "auxiliary")
 TRAINED_ROLES = ROLES[:4]  # an auxiliary call is never trained
-TREE_MAX = 2**31 - 1
-"""Of a call's id and of a depth: the id of a node is made of both."""
+TREE_MAX = 2**31 - 1  # of a call's id and of a depth: the id of a node is made of both
 RELATIONS = ("extends", "branches", "restarts")
 STATUSES = ("completed", "harness_timeout", "overall_timeout", "crashed", "lost")
 ASSESSMENTS = ("scored", "partial", "missing")
@@ -336,22 +335,15 @@ class ModelCalled(Event, kw_only=True, frozen=True):
             if len(data) % 4:
                 raise EventError(f"{self.event_id}: {name} has {len(data)} bytes, not a multiple of 4")
         if self.output_logprobs is not None and len(self.output_logprobs) != len(self.output_ids):
-            raise EventError(
-                f"{self.event_id}: {len(self.output_logprobs) / 4:g} log-probabilities for "
-                f"{self.n_output} output ids; one each is needed"
-            )
-        if self.call_id < 0 or self.shared_len < 0:
-            raise EventError(f"{self.event_id}: call_id {self.call_id}, shared_len {self.shared_len}")
+            given = f"{len(self.output_logprobs) / 4:g} log-probabilities"
+            raise EventError(f"{self.event_id}: {given} for {self.n_output} output ids; one each is needed")
         end = self.shared_len + self.n_context + self.n_output
-        if max(self.call_id, end) > TREE_MAX:
-            raise EventError(
-                f"{self.event_id}: call_id {self.call_id}, {end} tokens; a tree counts to {TREE_MAX}"
-            )
+        if min(self.call_id, self.shared_len) < 0 or max(self.call_id, end) > TREE_MAX:
+            given = f"call_id {self.call_id}, shared_len {self.shared_len}, {end} tokens"
+            raise EventError(f"{self.event_id}: {given}; a tree counts from 0 to {TREE_MAX}")
         if (self.parent_call_id is None) != (self.shared_len == 0):
-            raise EventError(
-                f"{self.event_id}: parent {self.parent_call_id} with shared_len {self.shared_len}; "
-                "a parent and a shared prefix come together"
-            )
+            given = f"parent {self.parent_call_id} with shared_len {self.shared_len}"
+            raise EventError(f"{self.event_id}: {given}; a parent and a shared prefix come together")
         if self.parent_call_id is not None and not 0 <= self.parent_call_id < self.call_id:
             raise EventError(f"{self.event_id}: parent {self.parent_call_id} is not an earlier call")
         at = 0

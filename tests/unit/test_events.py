@@ -72,7 +72,7 @@ def test_event_ids_tell_all_events_apart() -> None:
         (ModelCalled, {"output_logprobs": logprobs_to_bytes([-1, -np.inf, -1])}, "is not finite or above 0"),
         (ModelCalled, {"call_id": -1}, "e-1:-1: call_id -1, shared_len 5"),
         (ModelCalled, {"shared_len": -1}, "e-1:1: call_id 1, shared_len -1"),
-        (ModelCalled, {"shared_len": 2**31 - 1}, "tokens; a tree counts to 2147483647"),
+        (ModelCalled, {"shared_len": 2**31 - 1}, "tokens; a tree counts from 0 to 2147483647"),
         (ModelCalled, {"call_id": 2**31}, "call_id 2147483648, "),
         (
             ModelCalled,
