@@ -26,7 +26,6 @@ RELATIONS = ("extends", "branches", "restarts")
 STATUSES = ("completed", "harness_timeout", "overall_timeout", "crashed", "lost")
 ASSESSMENTS = ("scored", "partial", "missing")
 
-
 Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]  # what a column of a table holds
 
 
