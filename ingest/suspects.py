@@ -23,6 +23,7 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 VALID = ("scored", "partial")
 NULL = -1
+MANY = np.int64(1) << 31  # calls of an execution: a node's id is made of the same bits
 NEVER = 1 << 20  # the class of roles whose leaves are not drawn
 
 
@@ -46,12 +47,13 @@ class _Look:
         self.wrong = np.zeros(self.n, bool)
         self.strangers: set[str] = set()  # groups with rows of executions that `weights` lacks
 
-    def places(self, table: pa.Table) -> tuple[Ints, pa.Table]:
-        """The place of the execution of each row; rows of an unknown one are left out."""
+    def places(self, table: pa.Table, *, derived: bool = True) -> tuple[Ints, pa.Table]:
+        """The place of the execution of each row; others are left out, and wrong where they are derived."""
         at = pc.index_in(table["execution_id"], value_set=self.weights["execution_id"].combine_chunks())
         if at.null_count:
             known = pc.is_valid(at)
-            self.strangers |= set(table.filter(pc.invert(known))["group_id"].unique().to_pylist())
+            if derived:
+                self.strangers |= set(table.filter(pc.invert(known))["group_id"].unique().to_pylist())
             table, at = table.filter(known), at.drop_null()
         return at.to_numpy().astype(np.int64), table
 
@@ -112,20 +114,50 @@ class _Paths:
 
 
 def _look_at_nodes(look: _Look, nodes: _Nodes) -> None:
-    """Each has the parent it needs; together they are the arrays of `trees`."""
+    """Each has the parent it needs; one after the other they are the arrays of `trees`."""
     above = nodes.find(nodes.at, nodes.parent)
     if len(above):
         look.mark(nodes.at, (nodes.start > 0) & ((above == NULL) | (nodes.end[above] != nodes.start)))
+        look.mark(nodes.at, (nodes.start == 0) & (nodes.parent != NULL))
+        look.mark(nodes.at, (nodes.length <= 0) | (nodes.node != (nodes.call << 32) + nodes.start))
     at, trees = look.places(look.derived["trees"])
     for array, start, rows in (
         ("token_ids", nodes.tree, np.ones(len(nodes.at), bool)),
         ("logprobs", nodes.logprob, nodes.sampled),
     ):
+        of, length = nodes.at[rows], nodes.length[rows]
         size = look.total(at, pc.list_value_length(trees[array]).to_numpy())
-        ends = np.zeros(look.n, np.int64)
-        np.maximum.at(ends, nodes.at[rows], (start + nodes.length)[rows])
-        look.wrong |= (look.total(nodes.at[rows], nodes.length[rows]) != size) | (ends != size)
+        look.wrong |= look.total(of, length) != size
+        before = np.cumsum(length) - length  # over all executions
+        first = np.searchsorted(of, of)  # the first node of the execution: they are in its order
+        look.mark(of, start[rows] != before - before[first] if len(of) else np.zeros(0, bool))
+    look.mark(nodes.at, ~nodes.sampled & (nodes.logprob != NULL))
     look.wrong |= np.bincount(at, minlength=look.n) > 1
+
+
+def _look_at_calls(look: _Look, nodes: _Nodes, calls: pa.Table, barred: pa.Table) -> None:
+    """The nodes of a call are its own tokens, context and output apart, trainable as the call is."""
+    at, calls = look.places(calls, derived=False)
+    keys, first = np.unique(at * MANY + _ints(calls, "call_id"), return_index=True)
+    of = nodes.at * MANY + nodes.call
+    row = np.searchsorted(keys, of)
+    if not len(of):
+        return
+    known = (row < len(keys)) & (keys[np.minimum(row, len(keys) - 1)] == of) if len(keys) else row < 0
+    look.mark(nodes.at, ~known)
+    if not known.all():
+        return
+    shared, context, output = (_ints(calls, n)[first][row] for n in ("shared_len", "n_context", "n_output"))
+    middle = shared + context
+    look.mark(nodes.at, nodes.sampled != (nodes.start >= middle))
+    look.mark(nodes.at, ~nodes.sampled & (nodes.end > middle))
+    begins = np.r_[True, of[1:] != of[:-1]]
+    look.mark(nodes.at, nodes.start != np.where(begins, shared, np.roll(nodes.end, 1)))
+    look.mark(nodes.at, np.r_[begins[1:], True] & (nodes.end != middle + output))
+    bars, barred = look.places(barred, derived=False)
+    barred_nodes = np.isin(of, bars * MANY + _ints(barred, "call_id"))
+    task = pc.not_equal(calls["role"], "auxiliary").to_numpy()[first][row]
+    look.mark(nodes.at, nodes.trainable != (nodes.sampled & ~barred_nodes & task))
 
 
 def _look_at_segments(look: _Look, nodes: _Nodes, barred: pa.Table) -> _Paths:
@@ -149,9 +181,8 @@ def _look_at_segments(look: _Look, nodes: _Nodes, barred: pa.Table) -> _Paths:
     ):  # fmt: skip
         look.mark(at, _ints(s, name) != wanted[row])
     look.mark(at, target & ~nodes.trainable[row])
-    bars, barred = look.places(barred)
-    many = np.int64(1) << 31  # a node's number is made of the same bits
-    look.mark(at, target & np.isin(at * many + call, bars * many + _ints(barred, "call_id")))
+    bars, barred = look.places(barred, derived=False)
+    look.mark(at, target & np.isin(at * MANY + call, bars * MANY + _ints(barred, "call_id")))
     owned, times = np.unique(row[target], return_counts=True)
     look.mark(nodes.at[owned], times > 1)
     heads = np.flatnonzero(first)
@@ -245,6 +276,7 @@ def suspects(derived: Mapping[str, pa.Table], events: Mapping[str, pa.Table], pa
     nodes = _Nodes(look)
     _look_at_nodes(look, nodes)
     barred = _barred(events)
+    _look_at_calls(look, nodes, events["calls"], barred)
     if len(nodes.at) and derived["segments"].num_rows:
         paths = _look_at_segments(look, nodes, barred)
     else:

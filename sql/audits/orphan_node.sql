@@ -7,10 +7,14 @@ with nodes_alone as (
         n.execution_id,
         n.call_id,
         n.node,
-        'the node begins at depth ' || n.depth_start || ' and no node ends there' as reason
+        case
+            when n.depth_start = 0 then 'the node begins at depth 0 and has a parent'
+            else 'the node begins at depth ' || n.depth_start || ' and no node ends there'
+        end as reason
     from nodes as n
     left join nodes as p on p.execution_id = n.execution_id and p.node = n.parent_node
-    where n.depth_start > 0 and p.depth_end is distinct from n.depth_start
+    where (n.depth_start > 0 and p.depth_end is distinct from n.depth_start)
+        or (n.depth_start = 0 and n.parent_node is not null)
 ),
 
 calls_alone as (

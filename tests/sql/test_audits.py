@@ -257,6 +257,13 @@ def test_nodes_that_are_not_the_tokens_of_their_call():
         ("g/2", 3, 3, None),
     ]
 
+    def renumber(rows: list[dict]) -> None:
+        rows[0]["call_id"] = 9
+        rows[1]["trainable"] = False
+
+    found = Lake(broken={"nodes": renumber}).run()["call_not_its_nodes"]
+    assert ids(found, "execution_id", "call_id", "wrong_nodes") == [("g/0", 0, 1), ("g/0", 9, 1)]
+
 
 def test_a_derived_row_that_is_there_twice():
     found = Lake(broken={name: lambda rows: rows.append(dict(rows[0])) for name in OUTPUTS}).run()
