@@ -22,7 +22,7 @@ from ingest.importing_parquet import is_parquet, parquet_bytes, parquet_calls, p
 from ingest.importing_rows import CannotImport, Place, RawCall, Refused, Score, unscored
 from ingest.importing_spool import NOWHERE, Spool, Where
 from ingest.matching import Matcher
-from lake.events import ModelCalled, VersionSpan, ids_from_bytes
+from lake.events import ModelCalled, VersionSpan
 
 OPEN_BYTES = 1 << 30
 """Of matchers in memory: about 350 executions of 500k own tokens each.  One that does not fit is restored at
@@ -167,12 +167,8 @@ class Coder:
 
     def _restored(self, execution: Execution) -> _Open:
         """As it was when it was parked, from its calls."""
-        state = _Open()
-        for call in self._spool.calls(execution.last):
-            ids = ids_from_bytes(call.context_ids), ids_from_bytes(call.output_ids)
-            state.matcher.take_up(call.call_id, call.parent_call_id, call.shared_len, *ids)
-            state.seen.add(original_id(call))
-        return state
+        calls = self._spool.calls(execution.last)
+        return _Open(Matcher.restored(calls), {original_id(call) for call in calls})
 
     def _park(self) -> None:
         while self._held > self._open_bytes and len(self._open) > 1:

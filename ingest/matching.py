@@ -17,8 +17,8 @@ the call that owns token `shared - 1`, that is, the first call that put this tok
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -34,8 +34,8 @@ Place = tuple[int, int]
 """(number of a kept call, a depth of its sequence); ROOT is above all."""
 EMPTY: Ids = np.zeros(0, np.int32)
 ROOT: Place = (-1, 0)
-FIRST_TOKENS, FIRST_CALLS, FIRST_EDGES = 1024, 8, 16
-"""Room of an empty matcher: 7 KB, since a proxy has one an open execution."""
+FIRST_TOKENS, FIRST_CALLS = 1024, 8
+"""Room of an empty matcher: 8 KB, since a proxy has one an open execution."""
 CALL_BYTES = 200
 """Of a kept call beside its tokens, about: its row, two edges, their places in the table, its id."""
 
@@ -53,16 +53,34 @@ def _ids(values: npt.ArrayLike) -> Ids:
     return np.require(values, np.int32, ["C", "A"])
 
 
+class Coded(Protocol):
+    """A delta-coded call, such as `lake.events.ModelCalled`; ids are little-endian int32."""
+
+    @property
+    def call_id(self) -> int: ...
+    @property
+    def parent_call_id(self) -> int | None: ...
+    @property
+    def shared_len(self) -> int: ...
+    @property
+    def context_ids(self) -> bytes: ...
+    @property
+    def output_ids(self) -> bytes: ...
+
+
 class _Tree:
     """The arrays of the kernels, and their growth: twice the room each time, so that adding is linear."""
 
-    def __init__(self) -> None:
-        self.tokens = np.empty(FIRST_TOKENS, np.int32)
-        self.calls = np.empty((FIRST_CALLS, 5), np.int64)
-        self.edges = np.empty((FIRST_EDGES, 8), np.int64)
-        self.table = np.zeros((2 * FIRST_EDGES, 2), np.int64)
+    def __init__(self, tokens: int = FIRST_TOKENS, calls: int = FIRST_CALLS) -> None:
+        """With room for so many."""
+        edges = 1 << (kernels.EDGES_A_CALL * (calls + 1)).bit_length()  # with the root: 4 at least
+        self.tokens = np.empty(max(1, tokens), np.int32)
+        self.calls = np.empty((max(1, calls), 5), np.int64)
+        self.edges = np.empty((edges, 8), np.int64)
+        self.table = np.zeros((2 * edges, 2), np.int64)  # a power of two
         self.counts = np.zeros(3, np.int64)
         self._edges_of_ids, self._edges_of_output = np.zeros(2, np.int64), np.zeros(2, np.int64)
+        self._place = np.zeros((1, 3), np.int64)
         self.clear()
 
     def clear(self) -> None:
@@ -88,13 +106,14 @@ class _Tree:
     def insert(self, ids: Ids, output: Ids, begin: int, place: Place) -> None:
         """Keep one call, whose ids from depth `begin` on are given, and which passes `place`."""
         self._edges_of_ids[1], self._edges_of_output[1] = len(ids), len(output)
-        self.insert_many((ids, self._edges_of_ids, output, self._edges_of_output), begin, place)
+        self._place[0] = (begin, *place)
+        self.insert_many((ids, self._edges_of_ids, output, self._edges_of_output), self._place)
 
-    def insert_many(self, columns: tuple[Ids, Numbers, Ids, Numbers], begin: int, place: Place) -> None:
+    def insert_many(self, columns: tuple[Ids, Numbers, Ids, Numbers], places: Numbers) -> None:
         """Keep calls in order, as `kernels.insert` does, with the room that they need."""
         done, lacking = 0, 0
         while True:
-            done, lacking = kernels.insert(*self.arrays, *columns, done, begin, *place)
+            done, lacking = kernels.insert(*self.arrays, *columns, places, done)
             if lacking < 0:
                 return
             self._grow(lacking)
@@ -112,10 +131,16 @@ class _Tree:
         if calls == len(self.calls):
             self.calls = _longer(self.calls, calls, 2 * calls)
         if edges + kernels.EDGES_A_CALL > len(self.edges):
-            self.edges = _longer(self.edges, edges, 2 * edges)
+            self.edges = _longer(self.edges, edges, 2 * len(self.edges))
         if 2 * (edges + kernels.EDGES_A_CALL) > len(self.table):
             old, self.table = self.table, np.zeros((2 * len(self.table), 2), np.int64)
             kernels.rehash(old, self.table)
+
+
+def _joined(parts: Sequence[bytes]) -> tuple[Ids, Numbers]:
+    """Values and offsets of ids that lie in many places."""
+    lengths = np.fromiter((len(part) // 4 for part in parts), np.int64, len(parts))
+    return np.frombuffer(b"".join(parts), "<i4"), np.concatenate([[0], np.cumsum(lengths)])
 
 
 def _longer(array: Any, used: int, length: int) -> Any:
@@ -162,23 +187,32 @@ class Matcher:
         self._tree.insert(_ids(input_ids), _ids(output_ids), 0, self._end(known))
         return self._added(call_id)
 
-    def take_up(
-        self, call_id: int, parent: int | None, shared: int, context_ids: Ids, output_ids: Ids = EMPTY
-    ) -> None:
-        """Keep a call in the form in which it was recorded: a matcher is restored from its calls in order.
+    @classmethod
+    def restored(cls, calls: Sequence[Coded]) -> Self:
+        """A matcher of calls as they were recorded, all of an execution in their order: it goes on with them.
 
-        Raises MatchingError where the call is kept already, or its parent is not there or is too short.
+        Raises MatchingError where a parent is not there or is too short, or a call stands twice.
         """
-        self._check_new(call_id)
-        number = -1 if parent is None else self._numbers.get(parent, -1)
-        there = self.length(self._call_ids[number]) if number >= 0 else 0
-        if shared > there:
-            raise MatchingError(
-                f"call {call_id} shares {shared} tokens with call {parent}, which has {there} here; "
-                "take up the calls of an execution in their order, every one"
-            )
-        self._tree.insert(_ids(context_ids), _ids(output_ids), shared, (number, shared))
-        self._added(call_id)
+        made = cls()
+        lengths: list[int] = []
+        places = np.empty((len(calls), 3), np.int64)
+        for number, call in enumerate(calls):
+            made._check_new(call.call_id)
+            parent = -1 if call.parent_call_id is None else made._numbers.get(call.parent_call_id, -1)
+            there = lengths[parent] if parent >= 0 else 0
+            if call.shared_len > there:
+                raise MatchingError(
+                    f"call {call.call_id} shares {call.shared_len} tokens with call {call.parent_call_id}, "
+                    f"which has {there} here; give the calls of an execution in their order, every one"
+                )
+            lengths.append(call.shared_len + (len(call.context_ids) + len(call.output_ids)) // 4)
+            places[number] = (call.shared_len, parent, call.shared_len)
+            made._numbers[call.call_id] = number
+            made._call_ids.append(call.call_id)
+        contexts, outputs = _joined([c.context_ids for c in calls]), _joined([c.output_ids for c in calls])
+        made._tree = _Tree(len(contexts[0]) + len(outputs[0]), len(calls))
+        made._tree.insert_many((*contexts, *outputs), places)
+        return made
 
     def _end(self, known: int | None) -> Place:
         """The place where a kept call ends."""
@@ -212,7 +246,7 @@ class Matcher:
             return
         row = old.calls[number]
         row[kernels.LENGTH] = input_len - row[kernels.SHARED]
-        self._tree = _Tree()
+        self._tree = _Tree(len(old.tokens), old.size)
         for parent, shared, base, length, _ in old.calls[: old.size].tolist():
             self._tree.insert(old.tokens[base : base + length], EMPTY, shared, (parent, shared))
 
@@ -242,13 +276,20 @@ def _encode(
             f"{len(input_offsets) - 1} inputs and {len(output_offsets) - 1} outputs: a call has one of each"
         )
     columns = (_ids(input_ids), _offsets(input_offsets), _ids(output_ids), _offsets(output_offsets))
-    tree.insert_many(columns, 0, ROOT)
+    tree.insert_many(columns, _places(len(input_offsets) - 1))
     calls = tree.calls[: tree.size]
     return calls[:, kernels.PARENT].copy(), calls[:, kernels.SHARED].copy()
 
 
 def _offsets(values: npt.ArrayLike) -> Numbers:
     return np.require(values, np.int64, ["C", "A"])
+
+
+def _places(calls: int) -> Numbers:
+    """Of calls that are given whole, and of which nothing is known."""
+    places = np.zeros((calls, 3), np.int64)
+    places[:, kernels.KNOWN] = ROOT[0]
+    return places
 
 
 def encode_rows(rows: pa.Table) -> tuple[Numbers, Numbers]:

@@ -29,6 +29,7 @@ from numba import int64, types, void
 PARENT, SHARED, BASE, LENGTH, LAST = range(5)
 ABOVE, OWNER, START, END, AT, HEIR = range(6)
 TOKENS, CALLS, EDGES = range(3)
+BEGIN, KNOWN, DEPTH = range(3)
 EDGES_A_CALL = 2
 """A call hangs on at most one new edge, and splits at most one."""
 BLOCK, FEW = 64, 8
@@ -207,19 +208,18 @@ def longest_prefix(tokens, calls, edges, table, _counts, ids, known, depth):
     return edges[edge, OWNER], at
 
 
-@compiled(types.UniTuple(int64, 2)(*_TREE, _IDS, _OFFSETS, _IDS, _OFFSETS, int64, int64, int64, int64))
-def insert(
-    tokens, calls, edges, table, counts, ids, id_offsets, outputs, output_offsets, first, begin, known, depth
-):
+@compiled(types.UniTuple(int64, 2)(*_TREE, _IDS, _OFFSETS, _IDS, _OFFSETS, int64[:, ::1], int64))
+def insert(tokens, calls, edges, table, counts, ids, id_offsets, outputs, output_offsets, places, first):
     """Keep calls from `first` on; (the first that is not kept, the tokens there is no room for).
 
-    begin         the depth at which the given ids of each call begin
-    known, depth  a place that they all pass; what lies above it is not compared
+    places  (n, 3)  BEGIN: the depth at which the given ids of a call begin; KNOWN, DEPTH: a place that it
+                    passes (a call, a depth of it): what lies above is not compared
     """
     for c in range(first, len(id_offsets) - 1):
         own = ids[id_offsets[c] : id_offsets[c + 1]]
         output = outputs[output_offsets[c] : output_offsets[c + 1]]
-        edge = _at(calls, edges, known, depth)
+        begin, depth = places[c, BEGIN], places[c, DEPTH]
+        edge = _at(calls, edges, places[c, KNOWN], depth)
         edge, at = _walk(tokens, edges, table, own, begin, edge, depth)
         lacking = _keep(tokens, calls, edges, table, counts, edge, at, own[at - begin :], output)
         if lacking >= 0:

@@ -14,6 +14,7 @@ from numba.core import caching
 
 from ingest import matching_kernels
 from ingest.matching import Matcher, MatchingError, encode, encode_rows
+from lake.events import ModelCalled, ids_to_bytes
 
 
 class NaiveTrie:
@@ -174,22 +175,29 @@ def test_rows_of_many_executions_in_any_mixture(executions, random, chunks):
 
 @settings(max_examples=300, deadline=None)
 @given(histories(), st.integers(0, 13), tokens)
-def test_taken_up_from_what_was_recorded_it_goes_on_as_if_never_dropped(calls, at, probe):
+def test_restored_from_what_was_recorded_it_goes_on_as_if_never_dropped(calls, at, probe):
     matcher, restored, recorded = Matcher(), Matcher(), []
     at %= len(calls)
     for call_id, (input_ids, output_ids, delivered, _) in enumerate(calls):
         kept = array(output_ids if delivered else [])
         if call_id == at:
-            for earlier, (parent, shared, context, output) in enumerate(recorded):
-                restored.take_up(earlier, parent, shared, context, output)
+            restored = Matcher.restored(recorded)
         parent, shared = matcher.insert(call_id, array(input_ids), kept)
-        recorded.append((parent, shared, array(input_ids[shared:]), kept))
+        recorded.append(recorded_call(call_id, parent, shared, input_ids[shared:], kept))
         if call_id >= at:
             assert restored.insert(call_id, array(input_ids), kept) == (parent, shared)
     for call_id, (input_ids, output_ids, _, _) in enumerate(calls):
         assert restored.whole(call_id).tolist() == matcher.whole(call_id).tolist()
         ids = array(input_ids + output_ids + probe)
         assert restored.longest_prefix(ids) == matcher.longest_prefix(ids)
+
+
+def recorded_call(call_id, parent, shared, context, output):
+    return ModelCalled(
+        time_us=1, group_id="g", execution_id="e", call_id=call_id, role="main", parent_call_id=parent,
+        shared_len=shared, context_ids=ids_to_bytes(context), output_ids=ids_to_bytes(output),
+        output_logprobs=None, relation="extends",
+    )  # fmt: skip
 
 
 @settings(max_examples=20, deadline=None)
@@ -226,15 +234,15 @@ def test_any_buffer_of_ids_is_taken():
         assert matcher.longest_prefix(same) == (0, 100)
 
 
-def test_a_call_whose_parent_is_not_there_is_not_taken_up():
-    matcher = Matcher()
-    matcher.take_up(0, None, 0, array([1, 2]))
-    with pytest.raises(MatchingError, match="call 1 shares 3 tokens with call 0, which has 2 here"):
-        matcher.take_up(1, 0, 3, array([4]))
-    with pytest.raises(MatchingError, match="shares 1 tokens with call 9"):
-        matcher.take_up(1, 9, 1, array([4]))
-    with pytest.raises(MatchingError, match="call 0 is kept already"):
-        matcher.take_up(0, None, 0, array([4]))
+def test_a_matcher_is_not_restored_from_less_than_all_calls():
+    first = recorded_call(0, None, 0, [1, 2], [])
+    for second, sentence in (
+        (recorded_call(1, 0, 3, [4], []), "call 1 shares 3 tokens with call 0, which has 2 here"),
+        (recorded_call(3, 2, 1, [4], []), "call 3 shares 1 tokens with call 2, which has 0 here"),
+        (first, "call 0 is kept already"),
+    ):
+        with pytest.raises(MatchingError, match=sentence):
+            Matcher.restored([first, second])
     with pytest.raises(MatchingError, match="1 inputs and 2 outputs"):
         encode(array([1]), array([0, 1]), array([1]), array([0, 1, 1]))
 
