@@ -403,9 +403,7 @@ def open_lake(
     params = Params(set_name=set_name)
     if "://" not in root and run.config_file.is_file():
         root, admission = run.lake, run.config().admission
-        params = Params(
-            set_name=set_name, j_max=admission.j_max, seed=admission.seed, advantage=admission.advantage
-        )
+        params = Params(set_name=set_name, **msgspec.structs.asdict(admission))
     elif not Store(root).folders("events"):
         raise NotARun(f"{path} is neither a run nor a lake; `headrace run demo` makes a run")
     as_of_ms = None if as_of is None else moment(as_of, Store(root))
