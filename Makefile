@@ -22,6 +22,7 @@ $(VENV)/installed: $(PINS) pyproject.toml
 	$(PY) -m pip install --quiet uv==0.13.9
 	$(UV) install --quiet --compile-bytecode --python $(PY) --requirement $(PINS)
 	$(UV) install --quiet --python $(PY) --no-deps --no-build-isolation --editable .
+	$(PY) -c "import ingest.matching, ingest.importing.kernels"
 	@touch $@
 
 demo: install

@@ -1,5 +1,5 @@
 """The commands of ingestion: `headrace ingest`, `headrace lake rebuild`, `headrace log restore`; `headrace
-import` stands in `ingest.import_command`.
+import` stands in `ingest.importing.command`.
 
 Heavy imports come after argument parsing, so that `--help` answers at once.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ingest.import_command import import_group
+from ingest.importing.command import import_group
 from ingest.materialize_command import materialize_command
 from lake.commands import lake_group, log_group
 from lake.terminal import (

@@ -29,7 +29,7 @@ EXECUTIONS = 4
 LINES_DECODED = 200
 IMPORT = """
 import json, sys, time
-from ingest.importing_run import import_calls
+from ingest.importing.run import import_calls
 path, lake, open_bytes, few = sys.argv[1:]
 import_calls([few], lake + "-few")  # what is loaded at the first import is not counted with the tokens
 start, began = time.process_time(), time.perf_counter()

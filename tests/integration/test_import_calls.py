@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from ingest.importing_rows import CannotImport
-from ingest.importing_run import Imported, import_calls
+from ingest.importing.rows import CannotImport
+from ingest.importing.run import Imported, import_calls
 from ingest.restore import opened, restore
 from ingest.tables import copy_all
 from lake.config import Config
@@ -221,16 +221,16 @@ def test_a_run_and_a_lake_that_follows_a_log_are_left_alone(tmp_path: Path) -> N
 
 def test_two_imports_at_once_are_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second commits while the first one reads: the first is refused, and nothing is twice."""
-    from ingest import importing_lake
+    from ingest.importing import writing
 
-    write = importing_lake.Importer.write
+    write = writing.Importer.write
 
     def late(self: Any, groups: Any, watch: Any) -> Any:
-        monkeypatch.setattr(importing_lake.Importer, "write", write)
+        monkeypatch.setattr(writing.Importer, "write", write)
         imported(tmp_path, [*ROWS])
         return write(self, groups, watch)
 
-    monkeypatch.setattr(importing_lake.Importer, "write", late)
+    monkeypatch.setattr(writing.Importer, "write", late)
     with pytest.raises(Fenced):
         imported(tmp_path, [*ROWS])
     check_as_matched(tmp_path / "lake", ROWS)

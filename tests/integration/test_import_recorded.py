@@ -5,7 +5,7 @@ from __future__ import annotations
 import tarfile
 from pathlib import Path
 
-from ingest.importing_run import import_calls
+from ingest.importing.run import import_calls
 from lake.query import open_lake
 from tests.support.raw_calls import write_lines
 from tests.support.raw_of_lake import COMPARED, PLAIN, derived, raw_rows, scores_of

@@ -9,11 +9,11 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingest.importing import Coder, read_calls
-from ingest.importing_lake import LakeWriter
-from ingest.importing_rows import RawCall
-from ingest.importing_run import import_calls
-from ingest.importing_spool import Spool
+from ingest.importing.coding import Coder, read_calls
+from ingest.importing.rows import RawCall
+from ingest.importing.run import import_calls
+from ingest.importing.spool import Spool
+from ingest.importing.writing import LakeWriter
 from ingest.matching import Matcher
 from lake.events import ROLES, ModelCalled, ids_to_bytes
 from lake.store import Store

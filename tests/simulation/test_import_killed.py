@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from ingest.importing_run import import_calls
+from ingest.importing.run import import_calls
 from tests.support.raw_calls import audit, check_as_matched, contents, group, write_lines
 
 ROWS = [row for name in ("a", "b", "c", "d") for row in group(name, 2)]
 SCORES = [{"execution_id": f"{g}/{e}", "score": e} for g in "abcd" for e in range(2)]
 IMPORT = """
 import sys
-from ingest import importing_lake
-importing_lake.BATCH_BYTES = 4000
-from ingest.importing_run import import_calls
+from ingest.importing import writing
+writing.BATCH_BYTES = 4000
+from ingest.importing.run import import_calls
 import_calls([sys.argv[1]], sys.argv[2], [sys.argv[3]])
 """
 """With a commit for every few events."""

@@ -6,7 +6,7 @@ import json
 from contextlib import closing
 from pathlib import Path
 
-from ingest.importing_run import import_calls
+from ingest.importing.run import import_calls
 from ingest.rederive import derive_set, fresh_lake
 from lake import events as ev
 from lake.config import Admission

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ingest import importing_lines
-from ingest.importing_kernels import MARK_BYTES, IdParser, NotIds
-from ingest.importing_lines import line_calls, line_scores, lines
-from ingest.importing_parquet import parquet_calls, parquet_scores
-from ingest.importing_rows import CannotImport, RawCall, Refused, RowRefused, checked_score
+from ingest.importing import lines as lines_module
+from ingest.importing.kernels import MARK_BYTES, IdParser, NotIds
+from ingest.importing.lines import line_calls, line_scores, lines
+from ingest.importing.parquet import parquet_calls, parquet_scores
+from ingest.importing.rows import CannotImport, RawCall, Refused, RowRefused, checked_score
 from tests.support.raw_calls import SCHEMA, call, write_lines, write_parquet
 
 GOOD = call("g/0", 0, [1, 2, 3], [4, 5])
@@ -170,8 +170,8 @@ def test_a_parquet_file_that_is_none_or_has_no_calls_is_named(tmp_path: Path) ->
 def test_lines_of_any_length_over_the_edges_of_the_buffer(
     tmp_path: Path, codec: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importing_lines, "BUFFER_BYTES", 16)
-    monkeypatch.setattr(importing_lines, "LINE_BYTES_MAX", 100)
+    monkeypatch.setattr(lines_module, "BUFFER_BYTES", 16)
+    monkeypatch.setattr(lines_module, "LINE_BYTES_MAX", 100)
     rng = np.random.default_rng(0)
     wanted = [bytes(rng.integers(48, 58, n).astype(np.uint8)) for n in rng.integers(0, 101, 200)]
     path = write_lines(tmp_path / "x", [*wanted, b"y" * 1000, b"behind"], codec)
@@ -244,9 +244,7 @@ def test_a_text_that_begins_as_the_one_before_it_is_parsed_from_there() -> None:
     ],
 )
 def test_scores(score: float | None, status: str | None, ended: str, assessment: str) -> None:
-    found = checked_score(
-        importing_lines.Place("f", 1), {"execution_id": "e", "score": score, "status": status}
-    )
+    found = checked_score(lines_module.Place("f", 1), {"execution_id": "e", "score": score, "status": status})
     assert (found.status, found.assessment, found.value) == (ended, assessment, score)
 
 
@@ -269,7 +267,7 @@ def test_scores(score: float | None, status: str | None, ended: str, assessment:
 )
 def test_scores_that_are_refused(row: dict[str, object], reason: str) -> None:
     with pytest.raises(RowRefused, match=reason):
-        checked_score(importing_lines.Place("f", 1), row)
+        checked_score(lines_module.Place("f", 1), row)
 
 
 def test_scores_from_lines_and_from_parquet_are_the_same(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ingest import importing_spool
-from ingest.importing_spool import NOWHERE, Spool, SpoolFull
+from ingest.importing import spool as spool_module
+from ingest.importing.spool import NOWHERE, Spool, SpoolFull
 from lake.events import ModelCalled, ids_to_bytes
 
 
@@ -28,7 +28,7 @@ def call(execution: str, number: int) -> ModelCalled:
 def test_the_calls_of_each_execution_in_their_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, buffer_bytes: int
 ) -> None:
-    monkeypatch.setattr(importing_spool, "BUFFER_BYTES", buffer_bytes)
+    monkeypatch.setattr(spool_module, "BUFFER_BYTES", buffer_bytes)
     names = [f"e{n}" for n in np.random.default_rng(0).integers(0, 5, 300)]
     with Spool(str(tmp_path)) as spool:
         last, wanted = dict.fromkeys(names, NOWHERE), {name: list[ModelCalled]() for name in names}

@@ -14,7 +14,7 @@ import click
 from lake.terminal import DIFFERS, console, json_option, progress, show_json, show_table, size_of_text
 
 if TYPE_CHECKING:
-    from ingest.importing_run import Imported
+    from ingest.importing.run import Imported
 
 
 @click.group("import")
@@ -55,7 +55,7 @@ def calls_command(
     headrace import calls a.parquet b.parquet --into lakes/traces --scores scores.jsonl --json
     headrace sql lakes/traces "from weights"
     """
-    from ingest.importing_run import import_calls
+    from ingest.importing.run import import_calls
 
     open_bytes = size_of_text(memory)
     began = time.monotonic()

@@ -1,7 +1,7 @@
 """Raw calls recorded elsewhere into a lake: `headrace import calls`.
 
     files -> rows -> a matcher an execution -> spool (delta coded, in a temporary file)     each row once
-    spool, scores -> groups, whole -> event tables (ingest.importing_lake)
+    spool, scores -> groups, whole -> event tables (ingest.importing.writing)
 
 Rows of any executions may stand between each other.  Memory is bounded: matchers over OPEN_BYTES in all are
 dropped, the one that was used longest ago first, and restored from the spool when a row of theirs comes.
@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from ingest.importing_lines import line_calls, line_scores
-from ingest.importing_parquet import is_parquet, parquet_bytes, parquet_calls, parquet_scores
-from ingest.importing_rows import CannotImport, Place, RawCall, Refused, Score, unscored
-from ingest.importing_spool import NOWHERE, Spool, Where
+from ingest.importing.lines import line_calls, line_scores
+from ingest.importing.parquet import is_parquet, parquet_bytes, parquet_calls, parquet_scores
+from ingest.importing.rows import CannotImport, Place, RawCall, Refused, Score, unscored
+from ingest.importing.spool import NOWHERE, Spool, Where
 from ingest.matching import Matcher
 from lake.events import ModelCalled, VersionSpan
 

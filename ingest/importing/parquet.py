@@ -1,6 +1,6 @@
 """Rows of Parquet: ids go from Arrow's buffers to the matcher without a list of numbers.
 
-Columns as `ingest.importing_rows` says; ids as lists of any integers, log-probabilities of any floats.
+Columns as `ingest.importing.rows` says; ids as lists of any integers, log-probabilities of any floats.
 Memory: BATCH_ROWS rows, and what Parquet reads ahead of them.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ingest.importing_rows import (
+from ingest.importing.rows import (
     CannotImport,
     Ids,
     Place,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 
-from ingest.importing_rows import Refused
+from ingest.importing.rows import Refused
 from lake import failure
 from lake.log import Record
 from lake.store import Store

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from ingest.importing_kernels import IdParser, NotIds
-from ingest.importing_rows import (
+from ingest.importing.kernels import IdParser, NotIds
+from ingest.importing.rows import (
     Ids,
     Place,
     RawCall,

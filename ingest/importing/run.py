@@ -7,11 +7,19 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ingest.importing import OPEN_BYTES, Coder, Watch, check_files, give_scores, read_calls, read_scores
-from ingest.importing_lake import Importer, Written, target
-from ingest.importing_refused import RefusedRows
-from ingest.importing_rows import Refused
-from ingest.importing_spool import Spool
+from ingest.importing.coding import (
+    OPEN_BYTES,
+    Coder,
+    Watch,
+    check_files,
+    give_scores,
+    read_calls,
+    read_scores,
+)
+from ingest.importing.refused import RefusedRows
+from ingest.importing.rows import Refused
+from ingest.importing.spool import Spool
+from ingest.importing.writing import Importer, Written, target
 from lake import failure
 
 
@@ -35,7 +43,7 @@ def import_calls(
     open_bytes: int = OPEN_BYTES,
     watch: Watch = lambda _stage, _done, _all: None,
 ) -> Imported:
-    """Import raw calls (see `ingest.importing_rows`) into a lake; the same files again change nothing.
+    """Import raw calls (see `ingest.importing.rows`) into a lake; the same files again change nothing.
 
     The events' time is that of the newest file, so that an import is the same whenever it is done.
     Raises CannotImport (files that are none, a lake that follows a log), Fenced where another import

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import msgspec
 
-from ingest.importing import Execution, Group
-from ingest.importing_rows import CannotImport
-from ingest.importing_spool import Spool
+from ingest.importing.coding import Execution, Group
+from ingest.importing.rows import CannotImport
+from ingest.importing.spool import Spool
 from ingest.tables import BATCH_BYTES, RECORD_BYTES
 from lake import failure
 from lake.events import (
