@@ -87,9 +87,7 @@ def sql_command(  # noqa: PLR0917  click gives them by name
 
             Console(answers, path).run()
         else:
-            signal.signal(
-                signal.SIGTERM, signal.default_int_handler
-            )  # as Ctrl-C: nothing is left
+            signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: nothing is left
             _answer_all(answers, queries, output)
     except QueryHangs as error:
         lake.remove_spilled()
