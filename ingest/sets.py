@@ -152,9 +152,9 @@ def materialize(
         missing = sorted(set(complete) - kept.whole())
         if missing:
             _check_unannounced(path, store, name, missing)
-            made = derive_missing(store, params, missing, complete, work)
+            held = derive_missing(store, params, missing, complete, work)
         else:
-            made = []
+            held = []
     tell("audits")
     with closing(open_lake(path, name)) as lake:
         audits = lake.audit()
@@ -162,8 +162,8 @@ def materialize(
         lake=store.root,
         params=params,
         groups=len(complete),
-        new=len(missing) - len(made),
-        held=made,
+        new=len(missing) - len(held),
+        held=held,
         incomplete=len(waiting),
         waiting=waiting[:WAITING_MAX],
         audits=audits,
