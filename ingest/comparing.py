@@ -15,7 +15,7 @@ from ingest.shards import (
     digest_groups,
     digest_lane,
     groups_in,
-    portions,
+    shares,
     tokens_by_group,
 )
 from lake.log import Partition
@@ -88,7 +88,7 @@ def compare_set(
     shards = [
         GroupsShard(lake=store.root, params=params, groups=part, tables=tuple(tables))
         for store in (lake, again)
-        for part in portions(groups, tokens)
+        for part in shares(groups, tokens)
     ]
     answers = work.do(f"comparing {params.set_name}", digest_groups, shards)
     half = len(shards) // 2

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 import pyarrow as pa
@@ -27,6 +27,7 @@ from lake.events import GroupReady
 from lake.log import Partition, partition_of
 from lake.metrics import worker_metrics
 from lake.models import Models, Params
+from lake.portions import portions
 from lake.store import Store
 from lake.tables import BYTES_AS, SCHEMAS
 
@@ -117,7 +118,7 @@ class Materialiser:
         groups = self.open.candidates()
         ready: list[GroupReady] = []
         try:
-            for portion in self._portions(groups):
+            for portion in portions(groups, self._tokens, TOKENS_AT_ONCE):
                 ready += self._derive(portion, positions)
         except BaseException:
             self.open.touch(groups)
@@ -139,20 +140,9 @@ class Materialiser:
     def _lane(self, group: str) -> int:
         return partition_of(group, self._partitions)
 
-    def _portions(self, groups: Sequence[str]) -> Iterator[list[str]]:
-        """The groups in portions of about TOKENS_AT_ONCE tokens."""
-        portion: list[str] = []
-        tokens = 0
-        for group in groups:
-            calls = self.open.rows("calls", [group])
-            own = sum(pc.sum(calls[name]).as_py() or 0 for name in ("n_context", "n_output"))
-            if portion and tokens + own > TOKENS_AT_ONCE:
-                yield portion
-                portion, tokens = [], 0
-            portion.append(group)
-            tokens += own
-        if portion:
-            yield portion
+    def _tokens(self, group: str) -> int:
+        calls = self.open.rows("calls", [group])
+        return sum(pc.sum(calls[name]).as_py() or 0 for name in ("n_context", "n_output"))
 
     def _calls(self, groups: Sequence[str]) -> pa.Table:
         """Their call rows with tokens, from memory or, once, from the lake."""

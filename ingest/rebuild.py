@@ -31,7 +31,7 @@ from ingest.shards import (
     copy_lane,
     derive_groups,
     groups_in,
-    portions,
+    shares,
     tokens_by_group,
 )
 from lake.events import TOPICS, TOPICS_BY_GROUP
@@ -246,7 +246,7 @@ def derive_all(
     tokens = tokens_by_group(store.table("events/calls", SCHEMAS["calls"]))
     shards = [
         GroupsShard(lake=_absolute(store.root), params=params, groups=part, gated=gated)
-        for part in portions(groups, tokens)
+        for part in shares(groups, tokens)
     ]
     answers = work.do(f"set {params.set_name}", derive_groups, shards)
     return {group: found for answer in answers for group, found in answer.items()}

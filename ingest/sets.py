@@ -10,12 +10,11 @@ the set lacks are derived, in portions of bounded size; one that was killed goes
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 import msgspec
@@ -27,6 +26,7 @@ from ingest.executors import Work
 from ingest.materialise import params_of
 from ingest.rebuild import announced_in, derive_all
 from lake.config import Admission, Config, ConfigError, override
+from lake.holding import alone
 from lake.layout import NotARun, Run, lake_root
 from lake.log import partition_of
 from lake.models import Params
@@ -215,20 +215,12 @@ def derive_missing(
     return sorted(group for group, found in made.items() if found.digest is None)
 
 
-@contextmanager
-def _alone(store: Store, name: str) -> Iterator[None]:
+def _alone(store: Store, name: str) -> AbstractContextManager[None]:
     """One command of this machine at a time derives a set.  Raises SetBusy where another does."""
     fs, root = filesystem(store.root)
-    local = is_local(fs)
-    key = hashlib.sha256(f"{root if local else store.root}/{name}".encode()).hexdigest()[:24]
-    with (Path(tempfile.gettempdir()) / f"headrace-set-{key}.lock").open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise SetBusy(
-                f"another command derives the set {name!r} of {store.root}; wait for it or stop it"
-            ) from error
-        yield
+    key = hashlib.sha256(f"{root if is_local(fs) else store.root}/{name}".encode()).hexdigest()[:24]
+    busy = SetBusy(f"another command derives the set {name!r} of {store.root}; wait for it or stop it")
+    return alone(Path(tempfile.gettempdir()) / f"headrace-set-{key}.lock", busy)
 
 
 def listed(path: str) -> list[Listed]:

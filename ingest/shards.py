@@ -30,6 +30,7 @@ from lake.blobs import Blobs
 from lake.digest import OrderedDigest
 from lake.log import Log, LogCorrupt, open_log
 from lake.models import Models, Params
+from lake.portions import portions
 from lake.rows import FIRST_SCHEMA
 from lake.scan import in_offset_order
 from lake.store import Store
@@ -132,19 +133,12 @@ def _files(table: Table, columns: list[str]) -> Iterator[pa.Table]:
             yield pq.read_table(source, columns=columns)
 
 
-def portions(groups: Sequence[str], tokens: Mapping[str, int]) -> list[tuple[str, ...]]:
+def shares(groups: Sequence[str], tokens: Mapping[str, int]) -> list[tuple[str, ...]]:
     """Groups, in order of their ids, in portions of about TOKENS_AT_ONCE tokens."""
-    found: list[tuple[str, ...]] = []
-    portion: list[str] = []
-    held = 0
-    for group in sorted(groups):
-        own = tokens.get(group, 0)
-        if portion and (held + own > TOKENS_AT_ONCE or len(portion) == GROUPS_AT_ONCE):
-            found.append(tuple(portion))
-            portion, held = [], 0
-        portion.append(group)
-        held += own
-    return [*found, tuple(portion)] if portion else found
+    return [
+        tuple(part)
+        for part in portions(sorted(groups), lambda g: tokens.get(g, 0), TOKENS_AT_ONCE, GROUPS_AT_ONCE)
+    ]
 
 
 @cache

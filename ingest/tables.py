@@ -22,6 +22,7 @@ from ingest.lanes import partitions_of
 from lake.events import TOPICS, TOPICS_BY_GROUP, Event, EventError
 from lake.log import Log, LogUnavailable, Partition, Reader, Record
 from lake.metrics import worker_metrics
+from lake.portions import portions
 from lake.store import Store, Table
 from lake.tables import DEAD_LETTERS, SCHEMAS, app_id, are_sound, to_dead_letters, to_table
 from lake.wire import event_of, size_of
@@ -97,7 +98,7 @@ class EventTables:
         StoreUnavailable where the lake takes nothing now: call it again with the same records, and what
         was written already is left out of the tables and yet in the answer.
         """
-        for portion in _portions(records):
+        for portion in portions(records, _size_with_claims, 2 * BATCH_BYTES):
             self._commit(portion)
         new, self._new = self._new, {}
         return {topic: pa.concat_tables(tables) for topic, tables in new.items()}
@@ -186,16 +187,8 @@ class EventTables:
             self._metrics.dead_letters(topic, len(new))
 
 
-def _portions(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
-    """The records in their order, in portions of about BATCH_BYTES with what they claim."""
-    first = size = 0
-    for at, record in enumerate(records):
-        own = size_of(record) + RECORD_BYTES
-        if at > first and size + own > 2 * BATCH_BYTES:
-            yield records[first:at]
-            first, size = at, 0
-        size += own
-    yield records[first:]
+def _size_with_claims(record: Record) -> int:
+    return size_of(record) + RECORD_BYTES
 
 
 def read_to(reader: Reader, ends: Mapping[Partition, int], records_max: int) -> Iterator[list[Record]]:

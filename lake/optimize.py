@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from lake import failure
 from lake.parquet import by_group
+from lake.portions import portions
 from lake.store import Store, StoreError
 from lake.store_errors import telling
 from lake.table import FileEntry, Table
@@ -73,20 +74,6 @@ def _group_bytes(table: Table, entries: Sequence[FileEntry]) -> dict[str | None,
     return total
 
 
-def _portions(sizes: dict[str | None, int]) -> Iterator[list[str]]:
-    """The groups in order, in portions of about PORTION_BYTES."""
-    portion: list[str] = []
-    held = 0
-    for group in sorted(g for g in sizes if g is not None):
-        if portion and held + sizes[group] > PORTION_BYTES:
-            yield portion
-            portion, held = [], 0
-        portion.append(group)
-        held += sizes[group]
-    if portion:
-        yield portion
-
-
 def merged(table: Table, entries: Sequence[FileEntry]) -> Iterator[pa.Table]:
     """The rows of these files by group, then in the order of the log; without groups as they stand."""
     if "group_id" not in table.schema.names:
@@ -95,7 +82,7 @@ def merged(table: Table, entries: Sequence[FileEntry]) -> Iterator[pa.Table]:
                 yield table.read_entry(entry, table.schema, parts=[part])
         return
     sizes = _group_bytes(table, entries)
-    for portion in _portions(sizes):
+    for portion in portions(sorted(g for g in sizes if g is not None), sizes.__getitem__, PORTION_BYTES):
         wanted = pa.array(portion, pa.string())
         rows = [table.read_entry(entry, table.schema, portion) for entry in entries]
         chosen = pa.concat_tables([r.filter(pc.is_in(r["group_id"], value_set=wanted)) for r in rows])

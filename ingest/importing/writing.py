@@ -32,6 +32,7 @@ from lake.events import (
 )
 from lake.layout import NotARun, Run
 from lake.log import Record
+from lake.portions import portions
 from lake.rows import to_events
 from lake.store import Store
 from lake.tables import SCHEMAS, app_id, to_table
@@ -161,7 +162,7 @@ class Importer:
     def write(self, groups: Sequence[Group], watch: Callable[[int], None]) -> Written:
         """Bring these groups into the lake; watch(own tokens done)."""
         done = 0
-        for portion in _portions(groups):
+        for portion in portions(groups, _tokens, TOKENS_AT_ONCE, GROUPS_AT_ONCE):
             there = _There(self._writer, [group.group_id for group in portion])
             for group in portion:
                 self._group(group, there)
@@ -270,15 +271,5 @@ class Importer:
         )
 
 
-def _portions(groups: Sequence[Group]) -> Iterator[list[Group]]:
-    portion: list[Group] = []
-    tokens = 0
-    for group in groups:
-        own = sum(execution.tokens for execution in group.executions)
-        if portion and (len(portion) == GROUPS_AT_ONCE or tokens + own > TOKENS_AT_ONCE):
-            yield portion
-            portion, tokens = [], 0
-        portion.append(group)
-        tokens += own
-    if portion:
-        yield portion
+def _tokens(group: Group) -> int:
+    return sum(execution.tokens for execution in group.executions)
