@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 
 import headrace
+from lake.query import open_lake
 from tests.e2e.conftest import Demo
 from tests.support.command import check_whole, document
 from tests.support.command import headrace as command
+from tests.support.raw_calls import write_lines
+from tests.support.raw_of_lake import COMPARED, PLAIN, derived, raw_rows, scores_of
 
 README = Path(__file__).parents[2] / "README.md"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -115,6 +118,25 @@ def test_the_report_has_what_one_asks_first(demo: Demo) -> None:
     assert report["staleness"][0]["difference"] == 0
     shown = command("report", "runs/demo", folder=demo.folder).stdout
     assert "staleness, measured" in shown
+
+
+def test_the_demos_calls_imported_again_make_the_same_trees_paths_and_weights(
+    demo: Demo, tmp_path: Path
+) -> None:
+    lake = open_lake(demo.folder / "runs/demo")
+    groups = ", ".join(f"'{group}'" for (group,) in lake.sql(PLAIN).fetchall())
+    executions = lake.sql(
+        f"select execution_id from executions where group_id in ({groups}) order by group_id, index"
+    ).fetchall()
+    assert len(executions) > 200
+    write_lines(tmp_path / "calls.zst", raw_rows(lake.root, [e for (e,) in executions]), "zstd")
+    write_lines(tmp_path / "scores", scores_of(lake, groups))
+    said = document("import", "calls", "calls.zst", "--into", "again", "--scores", "scores", folder=tmp_path)
+    assert said["executions"] == len(executions)
+    ours, theirs = derived(lake, groups), derived(open_lake(tmp_path / "again"), groups)
+    for name in COMPARED:
+        assert ours[name].num_rows > 0
+        assert ours[name].equals(theirs[name]), name
 
 
 def test_wrong_use_is_status_2_with_a_sentence(demo: Demo, tmp_path: Path) -> None:

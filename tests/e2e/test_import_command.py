@@ -1,4 +1,4 @@
-"""`headrace import calls` as a user runs it; and the demo's calls written out and imported again."""
+"""`headrace import calls` as a user runs it; with the demo's calls: `test_demo`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lake.query import Lake, open_lake
-from tests.e2e.conftest import Demo
 from tests.support.command import document, headrace
 from tests.support.raw_calls import call, check_as_matched, group, write_lines, write_parquet
-from tests.support.raw_of_lake import COMPARED, PLAIN, derived, raw_rows, scores_of
 
 ROWS = group("a", 3) + group("b", 2)
 SCORES = [{"execution_id": f"{g}/{e}", "score": e} for g, n in (("a", 3), ("b", 2)) for e in range(n)]
@@ -82,22 +79,3 @@ def test_help_compiles_and_imports_nothing_heavy() -> None:
             [sys.executable, "-c", code, *words], check=True, capture_output=True, text=True
         )
         assert done.stderr.strip() == "[]"
-
-
-def test_the_demos_calls_imported_again_make_the_same_trees_paths_and_weights(
-    demo: Demo, tmp_path: Path
-) -> None:
-    lake: Lake = open_lake(demo.folder / "runs/demo")
-    groups = ", ".join(f"'{group}'" for (group,) in lake.sql(PLAIN).fetchall())
-    executions = lake.sql(
-        f"select execution_id from executions where group_id in ({groups}) order by group_id, index"
-    ).fetchall()
-    assert len(executions) > 200
-    write_lines(tmp_path / "calls.zst", raw_rows(lake.root, [e for (e,) in executions]), "zstd")
-    write_lines(tmp_path / "scores", scores_of(lake, groups))
-    said = document("import", "calls", "calls.zst", "--into", "again", "--scores", "scores", folder=tmp_path)
-    assert said["executions"] == len(executions)
-    ours, theirs = derived(lake, groups), derived(open_lake(tmp_path / "again"), groups)
-    for name in COMPARED:
-        assert ours[name].num_rows > 0
-        assert ours[name].equals(theirs[name]), name

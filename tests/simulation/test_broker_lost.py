@@ -67,7 +67,7 @@ def test_no_event_is_lost_or_twice(three: kafka.Broker, tmp_path: Path) -> None:
 
         until(lambda: rows(run, "tools", ["event_id"]).num_rows >= EVENTS, 120)
         workers.stop()
-    found = open_lake(run.path).con.sql("select event_id, result from event_tools").fetchall()
+    found = open_lake(run.path).sql("select event_id, result from event_tools").fetchall()
     assert len(found) == EVENTS
     wanted = [e.event_id for first in range(0, EVENTS, BATCH) for e in batch(first)]
     assert digest([i for i, _ in found]) == digest(wanted)
