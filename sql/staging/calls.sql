@@ -9,13 +9,6 @@ with undelivered as (
     where type = 'reply.undelivered'
 ),
 
-repeated as (
-    select event_id, min((log_partition::bigint << 48) | log_offset) as first_seen
-    from event_calls
-    group by event_id
-    having count(*) > 1
-),
-
 final as (
     select
         c.group_id,
@@ -48,7 +41,7 @@ final as (
         c.started_us,
         c.finished_us
     from event_calls as c
-    left join repeated as r on r.event_id = c.event_id
+    left join repeated_calls as r on r.event_id = c.event_id
     left join undelivered as u on u.execution_id = c.execution_id and u.call_id = c.call_id
     where r.event_id is null or ((c.log_partition::bigint << 48) | c.log_offset) = r.first_seen
 )

@@ -4,14 +4,7 @@
 -- offsets hold and whoever reads one by mistake sees it: never 0.0.
 -- The only model that reads token lists: ask for it by the group, not for a whole lake.
 -- Key: group_id, execution_id
-with repeated as (
-    select event_id, min((log_partition::bigint << 48) | log_offset) as first_seen
-    from event_calls
-    group by event_id
-    having count(*) > 1
-),
-
-tokens as (
+with tokens as (
     select
         e.execution_id,
         e.call_id,
@@ -19,7 +12,7 @@ tokens as (
         coalesce(e.output_logprobs, list_resize([]::float[], e.n_output, 'nan'::float)) as logprobs
     from event_calls as e
     join tree_executions as x on x.execution_id = e.execution_id
-    left join repeated as r on r.event_id = e.event_id
+    left join repeated_calls as r on r.event_id = e.event_id
     where e.call_id < x.calls
         and (r.event_id is null or ((e.log_partition::bigint << 48) | e.log_offset) = r.first_seen)
 ),

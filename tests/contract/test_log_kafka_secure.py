@@ -15,8 +15,8 @@ from tests.support import kafka
 from tests.support.events import cell, tool
 from tests.support.member import until
 
-WAIT_S = 60.0
-SOON_S = 30.0  # far below WAIT_S together with what a start of clients takes
+WAIT_S = 20.0
+SOON_S = 10.0  # far below WAIT_S together with what a start of clients takes
 SETTINGS = {
     "KAFKA_SECURITY_PROTOCOL": "SASL_SSL",
     "KAFKA_SASL_USERNAME": "headrace",
