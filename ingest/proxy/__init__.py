@@ -1,6 +1,6 @@
 """The capture proxy: unmodified harnesses in front, an engine that speaks tokens behind.
 
-chat.py        one dialect: bytes of a protocol <-> the neutral form
+dialects/      one a protocol: its bytes <-> the neutral form
 neutral.py     the neutral form: messages, a request, an answer, a rejection
 rendering.py   messages -> text -> token ids, by the model's own template and tokenizer
 history.py     which recorded turns a request's messages repeat

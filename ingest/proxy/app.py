@@ -33,8 +33,9 @@ from starlette.types import Receive, Scope, Send
 
 from ingest.identity import BadToken, Identity, verify
 from ingest.proxy.calls import Caller, Engine, Limits
-from ingest.proxy.chat import Chat
-from ingest.proxy.delivery import JSON, Delivery, Dialect, read_body, send_body
+from ingest.proxy.delivery import JSON, Delivery, read_body, send_body
+from ingest.proxy.dialects.chat import Chat
+from ingest.proxy.dialects.dialect import Dialect
 from ingest.proxy.execution import Execution
 from ingest.proxy.neutral import Rejected
 from ingest.proxy.rendering import Renderer
@@ -172,7 +173,8 @@ class CallEndpoint:
             body = await read_body(receive, proxy.limits.body_bytes_max, proxy.limits.body_s_max)
             if body is None:
                 return
-            request = self._dialect.parse(body)
+            headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
+            request = self._dialect.parse(body, headers)
             execution = proxy.execution(identity)
             call = proxy.caller.ask(execution, role, request)
         except (Rejected, RecursionError) as error:

@@ -7,37 +7,14 @@ whole answer.  Not streaming: the socket is held.  A client that hangs up is not
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
-
 from starlette.types import Receive, Send
 
 from ingest.proxy.calls import Call, Caller
-from ingest.proxy.neutral import Answer, Rejected, Request
+from ingest.proxy.dialects.dialect import Dialect, Reply
+from ingest.proxy.neutral import Rejected, Request
 
 JSON = b"application/json"
 EVENTS = b"text/event-stream; charset=utf-8"
-
-
-class Dialect(Protocol):
-    """A protocol that harnesses speak: bytes of it to the neutral form, and back."""
-
-    keep_alive: bytes
-    """What holds a stream open, in the protocol's own words."""
-
-    def parse(self, body: bytes) -> Request:
-        """Raises Rejected (400) for what it does not understand or cannot honour."""
-
-    def answer(self, request: Request, answer: Answer) -> bytes:
-        """The whole reply, not streamed."""
-
-    def stream(self, request: Request, answer: Answer) -> bytes:
-        """The whole reply as the events of a stream, its end included."""
-
-    def error(self, rejected: Rejected) -> bytes:
-        """The body of a reply that is not 200."""
-
-    def stream_error(self, rejected: Rejected) -> bytes:
-        """The event that ends a stream which cannot be answered."""
 
 
 async def read_body(receive: Receive, bytes_max: int, s_max: float) -> bytes | None:
@@ -82,6 +59,10 @@ async def _start(send: Send, status: int, content_type: bytes, length: int | Non
     await send({"type": "http.response.start", "status": status, "headers": headers})
 
 
+async def _more(send: Send, body: bytes) -> None:
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+
+
 async def _hung_up(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
@@ -98,53 +79,52 @@ class Delivery:
     async def __call__(self, call: Call, request: Request, receive: Receive, send: Send) -> None:
         """Returns when the reply is written, or the client has gone; the call is settled then."""
         gone = asyncio.create_task(_hung_up(receive))
+        reply = self._dialect.reply(request) if request.stream else None
         try:
-            if request.stream:
+            if reply:
                 await _start(send, 200, EVENTS, None)
-            if not await self._wait(call, gone, send if request.stream else None):
+                await _more(send, reply.begin(len(call.prompt.ids)))
+            if not await self._wait(call, gone, reply, send):
                 self._caller.leave(call)
                 return
-            delivered = await self._reply(call, request, gone, send)
+            delivered = await self._answer(call, request, reply, gone, send)
             await self._caller.settle(call, delivered)
             if not gone.done():
                 await send({"type": "http.response.body", "body": b""})
         finally:
             gone.cancel()
 
-    async def _wait(self, call: Call, gone: asyncio.Task[None], alive: Send | None) -> bool:
+    async def _wait(self, call: Call, gone: asyncio.Task[None], reply: Reply | None, send: Send) -> bool:
         """True when the call has ended, False when the client has gone before it."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         while not call.task.done() and not gone.done():
-            if alive:
-                await alive(
-                    {"type": "http.response.body", "body": self._dialect.keep_alive, "more_body": True}
-                )
             await asyncio.wait(
                 {call.task, gone},
-                timeout=self._keep_alive_s if alive else None,
+                timeout=self._keep_alive_s if reply else None,
                 return_when=asyncio.FIRST_COMPLETED,
             )
+            if reply and not call.task.done() and not gone.done():
+                await _more(send, reply.alive(loop.time() - began))
         return call.task.done()
 
-    async def _reply(self, call: Call, request: Request, gone: asyncio.Task[None], send: Send) -> bool:
+    async def _answer(
+        self, call: Call, request: Request, reply: Reply | None, gone: asyncio.Task[None], send: Send
+    ) -> bool:
         """Write all of the reply but its end; True where the client was there to get an answer."""
-        dialect = self._dialect
         try:
             answer = call.task.result()
         except Rejected as rejected:
-            if request.stream:
-                body = dialect.stream_error(rejected)
-            else:
-                body = dialect.error(rejected)
+            body = reply.fail(rejected) if reply else self._dialect.error(rejected)
+            if not reply:
                 await _start(send, rejected.status, JSON, len(body))
-            await send({"type": "http.response.body", "body": body, "more_body": True})
+            await _more(send, body)
             return False
-        if request.stream:
-            body = dialect.stream(request, answer)
-        else:
-            body = dialect.answer(request, answer)
+        body = reply.finish(answer) if reply else self._dialect.answer(request, answer)
+        if not reply:
             await _start(send, 200, JSON, len(body))
         if gone.done():
             return False
-        await send({"type": "http.response.body", "body": body, "more_body": True})
+        await _more(send, body)
         await asyncio.sleep(0)
         return not gone.done()

@@ -36,7 +36,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     """One message; content lists are folded to text, an absent content to "".
 
     `reasoning` None: not sent.  `calls` stand on assistant messages; `call_id` names the call that a
-    tool's message answers.
+    tool's message answers, `failed` whether that tool failed (None: the protocol does not say).
     """
 
     role: str
@@ -45,6 +45,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     calls: tuple[ToolCall, ...] = ()
     call_id: str = ""
     name: str = ""
+    failed: bool | None = None
 
 
 class Sampling(msgspec.Struct, frozen=True):
@@ -56,8 +57,13 @@ class Sampling(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """One request.  `tools` and `options` go to the chat template as they came."""
+    """One request.
 
+    `tools`, in the form of chat completions, and `options` go to the chat template.  `names` is the
+    dialect's own: what it needs to word the answer (a tool's rendered name -> what its protocol calls it).
+    """
+
+    dialect: str = "chat"
     messages: tuple[Message, ...]
     tools: tuple[Any, ...] = ()
     options: dict[str, Any] = {}
@@ -66,6 +72,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool = False
     include_usage: bool = False
     model: str = ""
+    names: dict[str, Any] = {}
 
     def digest(self, role: str) -> bytes:
         """What makes two requests the same: all but how the answer is delivered and how long it may be."""

@@ -10,7 +10,7 @@ import numpy as np
 from ingest.engines.client import Generation
 from ingest.identity import Identity
 from ingest.proxy.calls import Call
-from ingest.proxy.chat import Chat
+from ingest.proxy.dialects.chat import Chat
 from ingest.proxy.execution import Execution, Recorded
 from lake.events import ModelCalled, ids_from_bytes
 
@@ -59,7 +59,7 @@ class Driven:
         ids = (
             self.encode(say) + ([self.renderer.stop_ids[-1]] if stop else []) if isinstance(say, str) else say
         )
-        request = Chat().parse(json.dumps({"messages": messages, "tools": tools, **body}).encode())
+        request = Chat().parse(json.dumps({"messages": messages, "tools": tools, **body}).encode(), {})
         prompt = self.execution.prompt(request)
         call = Call(
             self.execution, request, "main", request.digest("main"), prompt, 1.0, 100, 0,

@@ -7,6 +7,7 @@ refused with a sentence; fields that do not change what is sampled are let pass.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -192,18 +193,45 @@ def _event(value: Any) -> bytes:
     return b"data: " + msgspec.json.encode(value) + b"\n\n"
 
 
+class ChatReply:
+    """A stream of chat completion chunks."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+
+    def begin(self, prompt_tokens: int) -> bytes:
+        return self.alive(0.0)
+
+    def alive(self, waited_s: float) -> bytes:
+        """A comment: OpenCode, Qwen Code and the SDKs go on waiting by it (capture.md)."""
+        return b": the engine is working\n\n"
+
+    def finish(self, answer: Answer) -> bytes:
+        head = _head("chat.completion.chunk", self._request, answer)
+        said = {"index": 0, "delta": _delta("delta", answer), "finish_reason": None}
+        ended = {"index": 0, "delta": {}, "finish_reason": answer.finish}
+        events = [_event(head | {"choices": [said]}), _event(head | {"choices": [ended]})]
+        if self._request.include_usage:
+            events.append(_event(head | {"choices": [], "usage": _usage(answer)}))
+        return b"".join(events) + b"data: [DONE]\n\n"
+
+    def fail(self, rejected: Rejected) -> bytes:
+        return b"data: " + Chat().error(rejected) + b"\n\n"
+
+
 class Chat:
-    """The dialect of `POST .../v1/chat/completions` (see `ingest.proxy.delivery.Dialect`)."""
+    """The dialect of `POST .../v1/chat/completions` (see `ingest.proxy.dialects.dialect.Dialect`)."""
 
-    keep_alive = b": the engine is working\n\n"
+    name = "chat"
 
-    def parse(self, body: bytes) -> Request:
+    def parse(self, body: bytes, headers: Mapping[str, str]) -> Request:
         asked = _decoded(body)
         _check(asked)
         _check_sampling(asked)
         limit = asked.max_completion_tokens if asked.max_completion_tokens is not None else asked.max_tokens
         options = asked.stream_options
         return Request(
+            dialect=self.name,
             messages=tuple(_message(k, m) for k, m in enumerate(asked.messages)),
             tools=tuple(asked.tools or ()),
             options=asked.chat_template_kwargs or {},
@@ -223,19 +251,10 @@ class Chat:
         body = _head("chat.completion", request, answer) | {"choices": [choice], "usage": _usage(answer)}
         return msgspec.json.encode(body)
 
-    def stream(self, request: Request, answer: Answer) -> bytes:
-        head = _head("chat.completion.chunk", request, answer)
-        said = {"index": 0, "delta": _delta("delta", answer), "finish_reason": None}
-        ended = {"index": 0, "delta": {}, "finish_reason": answer.finish}
-        events = [_event(head | {"choices": [said]}), _event(head | {"choices": [ended]})]
-        if request.include_usage:
-            events.append(_event(head | {"choices": [], "usage": _usage(answer)}))
-        return b"".join(events) + b"data: [DONE]\n\n"
+    def reply(self, request: Request) -> ChatReply:
+        return ChatReply(request)
 
     def error(self, rejected: Rejected) -> bytes:
         kind = "invalid_request_error" if rejected.status < 500 else "server_error"
         error = {"message": rejected.sentence, "type": kind, "param": None, "code": rejected.code}
         return msgspec.json.encode({"error": error})
-
-    def stream_error(self, rejected: Rejected) -> bytes:
-        return b"data: " + self.error(rejected) + b"\n\n"
