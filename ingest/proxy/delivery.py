@@ -7,6 +7,7 @@ whole answer.  Not streaming: the socket is held.  A client that hangs up is not
 from __future__ import annotations
 
 import asyncio
+
 from starlette.types import Receive, Send
 
 from ingest.proxy.calls import Call, Caller
