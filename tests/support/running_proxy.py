@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import json
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
 import uvicorn
+from starlette.types import ASGIApp
 
 from ingest.engines.client import EngineClient
 from ingest.identity import sign
@@ -97,9 +98,16 @@ async def serve(app) -> AsyncIterator[str]:
 
 @contextlib.asynccontextmanager
 async def running_proxy(
-    log: Log, model: Path, engine_url: str, limits: Limits = LIMITS
+    log: Log,
+    model: Path,
+    engine_url: str,
+    limits: Limits = LIMITS,
+    wrap: Callable[[ASGIApp], ASGIApp] = lambda app: app,
 ) -> AsyncIterator[Running]:
-    """A proxy in front of an engine; everything is closed at the end but the log."""
+    """A proxy in front of an engine; everything is closed at the end but the log.
+
+    `wrap` may put something around the application, to see what passes through it.
+    """
     engine = EngineClient(engine_url)
     app = make_app(
         log=log,
@@ -110,7 +118,7 @@ async def running_proxy(
         limits=limits,
     )
     try:
-        async with serve(app) as url, aiohttp.ClientSession() as session:
+        async with serve(wrap(app)) as url, aiohttp.ClientSession() as session:
             yield Running(url, session, log)
     finally:
         await engine.close()

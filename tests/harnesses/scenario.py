@@ -1,0 +1,131 @@
+"""What the policy says, line by line, to whoever is speaking with it.
+
+A client's parts (its main conversation, a sub-agent, a summariser, a title writer) are told apart by the
+prompt's text, and each has lines of its own; the roles that the proxy found are held against that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tests.support.scripted_engine import Say
+
+TASK = "MAIN-TASK: do the thing."
+"""What every client is asked to do; no other part's prompt says MAIN-TASK."""
+SUBTASK = "SUB-TASK: run a command and report."
+LARGE = "12345678901234567890"
+MALFORMED = '{"command": "echo bad", }'
+UNKNOWN = ("no_such_tool", '{"x": 1.50, "large": ' + LARGE + "}")
+THOUGHT = "First I think.\n\nSpaces  kept? "
+TEXT = "  I look around.\n\n"
+
+
+def odd_arguments(before: str = "", after: str = "") -> str:
+    """A shell call's arguments: white space, escapes that need none, and a large integer.
+
+    `before` and `after` are members of the client's own around `command`.
+    """
+    echo = '"command":  "echo h\\u00e9llo \\u4f60 \\ud83d\\ude00 \\/tmp"'
+    return "{\n  " + "".join(f"{b} ,\n  " for b in [before] if b) + echo + f'{after},\n "large" : {LARGE}\n}}'
+
+
+@dataclass(frozen=True)
+class Line:
+    """One answer of the policy.
+
+    `calls` are (name, arguments as they are written).  `cut`: it ends at the token limit.  `faults`: how
+    the engine fails before it answers (see `Say.fault`), one try each.  `slow_s`: how long it samples.
+    """
+
+    label: str
+    text: str = ""
+    reasoning: str = ""
+    calls: tuple[tuple[str, str], ...] = ()
+    cut: bool = False
+    faults: tuple[str, ...] = ()
+    slow_s: float = 0.0
+
+    @property
+    def sampled(self) -> str:
+        """What is sampled, in the Hermes form, without the stop token."""
+        thought = f"<think>\n{self.reasoning}\n</think>\n\n" if self.reasoning else ""
+        calls = "".join(
+            f'\n<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+            for name, arguments in self.calls
+        )
+        return thought + self.text + calls
+
+    def say(self, attempt: int) -> Say:
+        """For the engine, at its `attempt`-th try."""
+        fault = self.faults[attempt] if attempt < len(self.faults) else ""
+        hold = None
+        if self.slow_s:
+            hold = asyncio.Event()
+            asyncio.get_running_loop().call_later(self.slow_s, hold.set)
+        return Say(self.sampled, stop=not self.cut, fault=fault, hold=hold)
+
+
+DONE = Line("done", "All done. FINAL")
+
+
+def messages_of(prompt: str) -> list[tuple[str, str]]:
+    """(role, text) of a prompt in ChatML, the open turn of the policy left out."""
+    return [(r, t) for r, t in re.findall(r"<\|im_start\|>(\w+)\n(.*?)(?:<\|im_end\|>\n|$)", prompt, re.S)][
+        :-1
+    ]
+
+
+@dataclass
+class Script:
+    """Answers prompts; `said` has (role, line) of every request in the order in which they came.
+
+    `lines` by role; a part that goes on past its last line hears that again.  `who` finds the role.
+    """
+
+    who: Callable[[str], str]
+    lines: Mapping[str, Sequence[Line]]
+    said: list[tuple[str, Line]] = field(default_factory=list)
+    _next: dict[str, int] = field(default_factory=dict)
+    _failing: dict[str, int] = field(default_factory=dict)
+
+    def __call__(self, prompt: str) -> Say:
+        attempt = self._failing.get(prompt, 0)
+        role = self.who(prompt)
+        lines = self.lines[role]
+        line = lines[min(self._next.get(role, 0), len(lines) - 1)]
+        self.said.append((role, line))
+        if attempt < len(line.faults):
+            self._failing[prompt] = attempt + 1  # the same line again at the next try
+        else:
+            self._failing.pop(prompt, None)
+            self._next[role] = self._next.get(role, 0) + 1
+        return line.say(attempt)
+
+
+def only_main(_: str) -> str:
+    """For clients with one part."""
+    return "main"
+
+
+def by_words(
+    *, sub: str = SUBTASK, summary: Sequence[str] = (), auxiliary: Sequence[str] = ()
+) -> Callable[[str], str]:
+    """`who` for a client whose parts show themselves in words.
+
+    `summary`: words of its summariser, in the system prompt or the last message.  `auxiliary`: words of
+    the system prompt of calls beside the task.  A sub-agent's first user message holds `sub`.
+    """
+
+    def who(prompt: str) -> str:
+        messages = messages_of(prompt)
+        ends = [t for r, t in messages if r == "system"][:1] + [messages[-1][1]]
+        if any(w in ends[0] for w in auxiliary):
+            return "auxiliary"
+        users = " ".join(t for r, t in messages if r == "user")
+        part = "sub-agent" if sub in users and "MAIN-TASK" not in users else "main"
+        return f"{part}-summary" if any(w in e for e in ends for w in summary) else part
+
+    return who
