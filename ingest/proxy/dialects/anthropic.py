@@ -1,0 +1,150 @@
+"""Anthropic Messages, streaming and not, with the counting of tokens and the listing of models.
+
+What the proxy cannot honour (stop sequences, a forced tool, a format of the output, images) is refused
+with a sentence; what does not change what is sampled (`cache_control`, `metadata`, `context_management`,
+budgets of thinking, betas) is let pass.  `tool_choice: none` leaves the tools out of the prompt.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from ingest.proxy.dialects import anthropic_stream as stream
+from ingest.proxy.dialects.anthropic_blocks import Content, fold, system_text
+from ingest.proxy.dialects.anthropic_tools import Tool, by_name, split
+from ingest.proxy.dialects.surrogates import mended
+from ingest.proxy.neutral import Answer, Message, Rejected, Request, Sampling
+
+NEW_TOKENS_MAX = 1 << 31
+
+
+class _Message(msgspec.Struct):
+    role: str
+    content: Content = None
+
+
+class _Choice(msgspec.Struct):
+    type: str
+
+
+class _Thinking(msgspec.Struct):
+    type: str
+
+
+class _OutputConfig(msgspec.Struct):
+    format: Any = None
+
+
+class _Body(msgspec.Struct):
+    messages: list[_Message]
+    model: str = ""
+    system: Content = None
+    tools: list[Tool] | None = None
+    tool_choice: _Choice | None = None
+    thinking: _Thinking | None = None
+    stream: bool | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    stop_sequences: list[Any] | None = None
+    output_config: _OutputConfig | None = None
+    output_format: Any = None
+
+
+_decode = msgspec.json.Decoder(_Body).decode
+
+
+def _bad(sentence: str) -> Rejected:
+    return Rejected(400, "invalid_request", sentence)
+
+
+def _check(body: _Body) -> None:
+    """What would change the sampling or the answer, and is not done, is not let pass in silence."""
+    if not body.messages:
+        raise _bad("messages is empty, at least one is needed")
+    if body.stop_sequences:
+        raise _bad("stop_sequences are not supported; the model's own stop tokens end a call")
+    if body.tool_choice and body.tool_choice.type not in ("auto", "none"):
+        raise _bad(f"tool_choice is {body.tool_choice.type!r}; 'auto' and 'none' are supported")
+    if body.output_format or (body.output_config and body.output_config.format):
+        raise _bad("output_config.format is not supported; what is sampled is free text")
+    if body.temperature is not None and not 0 <= body.temperature <= 100:
+        raise _bad(f"temperature is {body.temperature}, 0 to 100 is needed")
+    if body.top_p is not None and not 0 < body.top_p <= 1:
+        raise _bad(f"top_p is {body.top_p}, above 0 and at most 1 is needed")
+    if body.top_k is not None and not 0 <= body.top_k <= NEW_TOKENS_MAX:
+        raise _bad(f"top_k is {body.top_k}, 0 (off) or more is needed")
+    if body.max_tokens is not None and not 1 <= body.max_tokens <= NEW_TOKENS_MAX:
+        raise _bad(f"max_tokens is {body.max_tokens}, 1 to {NEW_TOKENS_MAX} is needed")
+
+
+def _request(body: _Body, headers: Mapping[str, str]) -> Request:
+    _check(body)
+    header, deferred = split(body.tools or [])
+    system = system_text(body.system)
+    messages = fold(((m.role, m.content) for m in body.messages), by_name(header + deferred))
+    off = body.thinking is not None and body.thinking.type == "disabled"
+    none = body.tool_choice is not None and body.tool_choice.type == "none"
+    return Request(
+        dialect=Anthropic.name,
+        messages=((Message("system", system),) if system else ()) + tuple(messages),
+        tools=() if none else header,
+        deferred=() if none else deferred,
+        options={"enable_thinking": False} if off else {},
+        sampling=Sampling(body.temperature, 1.0 if body.top_p is None else body.top_p, body.top_k or -1),
+        new_tokens_max=body.max_tokens,
+        stream=bool(body.stream),
+        model=body.model,
+        names={stream.WHOLE_INPUT: headers.get("x-stainless-helper-method") == "stream"},
+    )
+
+
+def _card(model: str) -> dict[str, Any]:
+    return {"type": "model", "id": model, "display_name": model, "created_at": "1970-01-01T00:00:00Z"}
+
+
+class Anthropic:
+    """The dialect of `POST .../v1/messages` (see `ingest.proxy.dialects.dialect.Dialect`).
+
+    `parse` is that of `.../v1/messages/count_tokens` too, answered by `counted`.
+    """
+
+    name = "anthropic"
+
+    def parse(self, body: bytes, headers: Mapping[str, str]) -> Request:
+        try:
+            return _request(_decode(mended(body)), headers)
+        except msgspec.ValidationError as error:
+            raise _bad(f"the body is not a messages request: {error}") from error
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise _bad(f"the body is not JSON: {error}") from error
+        except RecursionError as error:
+            raise _bad("the body is nested too deeply") from error
+
+    def answer(self, request: Request, answer: Answer) -> bytes:
+        return stream.whole(request, answer)
+
+    def reply(self, request: Request) -> stream.AnthropicReply:
+        return stream.AnthropicReply(request, f"msg_{uuid.uuid4().hex}")
+
+    def error(self, rejected: Rejected) -> bytes:
+        return stream.error(rejected)
+
+    def counted(self, prompt_tokens: int) -> bytes:
+        """The reply of `count_tokens`."""
+        return msgspec.json.encode({"input_tokens": prompt_tokens})
+
+    def models(self, names: Sequence[str]) -> bytes:
+        """The reply of `GET .../v1/models`; one page holds them all."""
+        cards = [_card(name) for name in names]
+        ends = {"first_id": names[0] if names else None, "last_id": names[-1] if names else None}
+        return msgspec.json.encode({"data": cards, "has_more": False} | ends)
+
+    def model(self, name: str) -> bytes:
+        """The reply of `GET .../v1/models/{name}`."""
+        return msgspec.json.encode(_card(name))
