@@ -32,7 +32,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
 
     One log-probability an id, of the temperature-scaled distribution before any filter.  A stop token is
     the last id.  `spans` covers the ids, or is empty where the engine does not say; `weight_version` is
-    that of the last token.
+    that of the last token.  `engine` is the URL of the one that answered, "" where none did.
     """
 
     output_ids: np.ndarray  # int32 (n,)
@@ -41,6 +41,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     spans: tuple[VersionSpan, ...]
     cached_tokens: int | None
     weight_version: int | None
+    engine: str = ""
 
 
 class _Finish(msgspec.Struct):

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from ingest.engines.answer import EngineError, EngineRefused, EngineUnavailable, Generation, read_answer
+from ingest.engines.request import generate_body
 
 __all__ = [
     "EngineClient",
@@ -24,7 +25,12 @@ __all__ = [
 ]
 
 CONNECTIONS_MAX = 2048
+CONTROL_CONNECTIONS_MAX = 16  # their own: an engine is not silent because calls fill all others
 CONTROL_TIMEOUT_S = 120.0  # an update reads a whole model from disk
+PROBE_TIMEOUT_S = 5.0
+
+Standing = Literal["ready", "paused", "silent"]
+"""What `/ready` says: takes calls; there, and takes none now (503); not there."""
 
 
 def new_rid() -> str:
@@ -45,9 +51,9 @@ def _sentence(status: int, body: bytes) -> str:
 
 
 class EngineClient:
-    """One engine, one shared session.  Use it inside one event loop, with `async with` or `close`.
+    """One engine.  Use it inside one event loop, with `async with` or `close`.
 
-    - Connections are kept alive, at most CONNECTIONS_MAX.
+    - Connections are kept alive, at most CONNECTIONS_MAX for calls and CONTROL_CONNECTIONS_MAX beside them.
     - Nothing is tried twice here: the caller knows whether another try is right.
     - `vocab_size`, where known, is checked before ids are sent (an id outside it kills SGLang) and on
       what comes back; `model_info` learns it where the engine tells.
@@ -58,7 +64,7 @@ class EngineClient:
         self._headers = {"Content-Type": "application/json"}
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
-        self._session: aiohttp.ClientSession | None = None
+        self._sessions: dict[int, aiohttp.ClientSession] = {}  # by how many connections they hold at most
 
     async def __aenter__(self) -> Self:
         return self
@@ -66,22 +72,26 @@ class EngineClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    def _session(self, connections: int) -> aiohttp.ClientSession:
+        if connections not in self._sessions:
+            connector = aiohttp.TCPConnector(limit=connections, keepalive_timeout=30)
+            self._sessions[connections] = aiohttp.ClientSession(connector=connector, headers=self._headers)
+        return self._sessions[connections]
+
     async def _send(
-        self, method: str, path: str, body: Any = None, *, timeout_s: float, passing: tuple[int, ...] = ()
+        self, method: str, path: str, data: bytes | None = None, *, timeout_s: float, final: bool = True
     ) -> tuple[int, bytes]:
-        if self._session is None:
-            connector = aiohttp.TCPConnector(limit=CONNECTIONS_MAX, keepalive_timeout=30)
-            self._session = aiohttp.ClientSession(connector=connector, headers=self._headers)
-        data = None if body is None else msgspec.json.encode(body)
+        """Status and body of an answer.  `final`: one that is not 200 is raised as its error."""
+        session = self._session(CONNECTIONS_MAX if path == "/generate" else CONTROL_CONNECTIONS_MAX)
         timeout = aiohttp.ClientTimeout(total=timeout_s)
         try:
-            async with self._session.request(method, self.url + path, data=data, timeout=timeout) as answer:
+            async with session.request(method, self.url + path, data=data, timeout=timeout) as answer:
                 status, content = answer.status, await answer.read()
         except TimeoutError:
             raise EngineUnavailable(f"{self.url}{path}: no answer within {timeout_s:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
             raise EngineUnavailable(f"{self.url}{path}: {error or type(error).__name__}") from error
-        if status == 200 or status in passing:
+        if status == 200 or not final:
             return status, content
         kind = EngineUnavailable if status >= 500 else EngineRefused
         raise kind(f"{self.url}{path}: {_sentence(status, content)}")
@@ -122,17 +132,13 @@ class EngineClient:
         }
         if stop_token_ids:
             sampling["stop_token_ids"] = [int(i) for i in stop_token_ids]
-        body = {
-            "rid": rid,
-            "input_ids": input_ids.tolist(),
-            "sampling_params": sampling,
-            "return_logprob": True,
-        }
+        body = generate_body(rid, input_ids, sampling)
         _, content = await self._send("POST", "/generate", body, timeout_s=timeout_s)
-        return read_answer(content, vocab_size=self.vocab_size)
+        return msgspec.structs.replace(read_answer(content, vocab_size=self.vocab_size), engine=self.url)
 
     async def _control(self, path: str, body: Any = None) -> bytes:
-        return (await self._send("POST", path, body or {}, timeout_s=CONTROL_TIMEOUT_S))[1]
+        data = msgspec.json.encode(body or {})
+        return (await self._send("POST", path, data, timeout_s=CONTROL_TIMEOUT_S))[1]
 
     async def abort(self, rid: str) -> None:
         """The call of this id ends as `abort` with what it has; unknown ids are no error."""
@@ -156,13 +162,17 @@ class EngineClient:
         """Drop held prefixes.  Raises EngineRefused while calls are in flight."""
         await self._control("/flush_cache")
 
+    async def standing(self) -> Standing:
+        """What `/ready` says, which is asked for PROBE_TIMEOUT_S.  An engine without that path is ready."""
+        try:
+            status, _ = await self._send("GET", "/ready", timeout_s=PROBE_TIMEOUT_S, final=False)
+        except EngineUnavailable:
+            return "silent"
+        return "paused" if status >= 500 else "ready"
+
     async def ready(self) -> bool:
         """Whether the engine takes calls now; False as well where it is not reached."""
-        try:
-            status, _ = await self._send("GET", "/ready", timeout_s=5.0, passing=(503,))
-        except EngineUnavailable:
-            return False
-        return status == 200
+        return await self.standing() == "ready"
 
     async def model_info(self) -> dict[str, Any]:
         """What the engine serves; `weight_version` is text.  Learns the size of the vocabulary."""
@@ -177,6 +187,5 @@ class EngineClient:
         return loads
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        while self._sessions:
+            await self._sessions.popitem()[1].close()

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import signal
 import sys
 from pathlib import Path
 
 CONNECTIONS_MAX = 8192
+ENGINE_KEY = "HEADRACE_ENGINE_KEY"  # no argument: every process of a machine can read those of the others
 SHUTDOWN_S = 10  # what running calls get when the process is asked to end
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m ingest.proxy", description="The capture proxy between harnesses and an engine."
+        prog="python -m ingest.proxy",
+        description="The capture proxy between harnesses and engines.",
+        epilog=f"Engines behind an API key: put it into {ENGINE_KEY}.",
     )
     parser.add_argument("--run", required=True, type=Path, help="the run's folder")
     parser.add_argument(
-        "--engine", required=True, help="the engine's URL, for example http://127.0.0.1:30000"
+        "--engine",
+        required=True,
+        action="append",
+        metavar="URL",
+        help="an engine, for example http://127.0.0.1:30000; may be given again for more of them",
     )
     parser.add_argument("--host", default="127.0.0.1", help="a loopback address")
     parser.add_argument("--port", required=True, type=int, help="the port to listen at")
@@ -37,6 +45,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
     import uvicorn
 
     from ingest.engines.client import EngineClient
+    from ingest.engines.pool import EnginePool
     from ingest.identity import read_secret
     from ingest.proxy.app import make_app
     from ingest.proxy.calls import Limits
@@ -48,7 +57,8 @@ async def _serve(arguments: argparse.Namespace) -> None:
     config = run.config()
     log = run.open_log(config)
     renderer = Renderer.load(run.weights(0))
-    engine = EngineClient(arguments.engine, vocab_size=renderer.vocab_size)
+    key, size = os.environ.get(ENGINE_KEY), renderer.vocab_size
+    engine = EnginePool([EngineClient(url, api_key=key, vocab_size=size) for url in arguments.engine])
     limits = Limits(
         context_tokens=config.engine.context_tokens,
         new_tokens_max=config.rollout.new_tokens_max,
@@ -57,7 +67,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
     app = make_app(
         log=log,
         engine=engine,
-        engine_name=arguments.engine,
+        engine_name=", ".join(arguments.engine),
         renderer=renderer,
         secret=read_secret(run),
         limits=limits,

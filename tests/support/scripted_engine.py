@@ -4,12 +4,18 @@ The script is a callback from the decoded prompt to a `Say`.  Every request is k
 ids that came.  Start it in a test's loop (`async with ScriptedEngine(...)`) or as a process:
 
     python -m tests.support.scripted_engine --model FOLDER --port P --delay-s D
+    python -m tests.support.scripted_engine --model FOLDER --port P --stop-at decode
+
+The second stands still at that point of its first call, says `at decode`, and waits to be killed.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
+import socket
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,12 +24,17 @@ from typing import Any
 from aiohttp import web
 from tokenizers import Tokenizer
 
+POINTS = ("queued", "prefill", "decode", "last-token", "half-written")
+"""Where an engine may die: nothing computed, half the prompt, half the answer, all of it, half of it sent."""
+COMPUTED = {"queued": 0.0, "prefill": 0.0, "decode": 0.5, "last-token": 1.0, "half-written": 1.0}
+
 
 @dataclass
 class Say:
     """One answer.  `ids` overrides the encoded `text`; `stop` appends the stop token.
 
-    fault: "" | "500" | "drop" (the connection) | "abort" (as a weight update does).
+    fault: "" | "500" | "drop" (the connection) | "abort" (as a weight update does) | one of POINTS (the
+    connection is reset there, as that of a killed process is) | "hang" (no answer, ever).
     `hold` is waited for first; an abort request ends the wait with what `partial` tokens allow.
     """
 
@@ -38,7 +49,10 @@ class Say:
 
 @dataclass
 class Asked:
-    """One request as it came: token ids, the prompt as text, the whole body, and what was answered."""
+    """One request as it came: token ids, the prompt as text, the whole body, and what was answered.
+
+    `output_ids` of a call that died are those computed until then.
+    """
 
     ids: list[int]
     prompt: str
@@ -48,12 +62,17 @@ class Asked:
 
 
 class ScriptedEngine:
-    """Listens on a free loopback port; `url` after the start."""
+    """Listens on a free loopback port; `url` after the start.
+
+    `ready` is the status of `/ready`, 0 for no answer.  `stands_still`: instead of a reset connection.
+    """
 
     def __init__(
         self, tokenizer: Tokenizer, script: Callable[[str], Say], port: int = 0, keep: bool = True
     ) -> None:
         self.keep = keep
+        self.ready = 200
+        self.stands_still = False
         self.tokenizer = tokenizer
         self.script = script
         self.asked: list[Asked] = []
@@ -84,7 +103,9 @@ class ScriptedEngine:
         await self._runner.cleanup()
 
     async def _ready(self, _: web.Request) -> web.Response:
-        return web.json_response({})
+        if not self.ready:
+            await asyncio.Event().wait()
+        return web.json_response({}, status=self.ready)
 
     async def _model_info(self, _: web.Request) -> web.Response:
         return web.json_response({"weight_version": "0"})
@@ -95,7 +116,7 @@ class ScriptedEngine:
             self._aborts[rid].set()
         return web.Response()
 
-    async def _generate(self, request: web.Request) -> web.Response:
+    async def _generate(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         ids, rid = body["input_ids"], body["rid"]
         prompt = self.tokenizer.decode(ids, skip_special_tokens=False)
@@ -113,13 +134,39 @@ class ScriptedEngine:
         asked.aborted = abort.is_set()
         if say.fault == "500":
             return web.json_response({"error": {"message": "scripted"}}, status=500)
+        if say.fault == "hang":
+            await asyncio.Event().wait()
         if say.fault == "drop":
             assert request.transport
             request.transport.close()
             return web.Response()
-        return self._answer(asked, say)
+        answer = self._answer(asked, say)
+        if say.fault in POINTS:
+            return await self._dies(request, asked, say.fault, answer)
+        return web.json_response(answer)
 
-    def _answer(self, asked: Asked, say: Say) -> web.Response:
+    async def _dies(
+        self, request: web.Request, asked: Asked, point: str, answer: dict[str, Any]
+    ) -> web.StreamResponse:
+        asked.output_ids = asked.output_ids[: int(len(asked.output_ids) * COMPUTED[point])]
+        response = web.StreamResponse()
+        if point == "half-written":
+            body = json.dumps(answer).encode()
+            response.content_length = len(body)
+            response.content_type = "application/json"
+            await response.prepare(request)
+            await response.write(body[: len(body) // 2])
+        if self.stands_still:
+            print(f"at {point}", flush=True)
+            await asyncio.Event().wait()
+        assert request.transport
+        request.transport.get_extra_info("socket").setsockopt(
+            socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+        )
+        request.transport.abort()
+        return response
+
+    def _answer(self, asked: Asked, say: Say) -> dict[str, Any]:
         limit = asked.body["sampling_params"]["max_new_tokens"]
         stop_id = asked.body["sampling_params"].get("stop_token_ids", [0])[-1]
         ids = (
@@ -145,15 +192,16 @@ class ScriptedEngine:
             "output_token_logprobs_length": len(ids),
         }
         text = self.tokenizer.decode(ids)
-        return web.json_response({"text": text, "output_ids": ids, "meta_info": meta})
+        return {"text": text, "output_ids": ids, "meta_info": meta}
 
 
 def main() -> None:
-    """Answers every prompt with one tool call after a while, for benchmarks."""
+    """Answers every prompt with one tool call after a while: for benchmarks, and to be killed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--delay-s", type=float, default=0.0)
+    parser.add_argument("--stop-at", choices=POINTS, default="")
     arguments = parser.parse_args()
     tokenizer = Tokenizer.from_file(str(arguments.model / "tokenizer.json"))
     text = 'I look.\n<tool_call>\n{"name": "bash", "arguments": {"command": "ls -la"}}\n</tool_call>'
@@ -161,10 +209,11 @@ def main() -> None:
     def say(_: str) -> Say:
         hold = asyncio.Event()
         asyncio.get_running_loop().call_later(arguments.delay_s, hold.set)
-        return Say(text, hold=hold)
+        return Say(text, hold=hold, fault=arguments.stop_at)
 
     async def serve() -> None:
-        async with ScriptedEngine(tokenizer, say, arguments.port, keep=False):
+        async with ScriptedEngine(tokenizer, say, arguments.port, keep=False) as engine:
+            engine.stands_still = bool(arguments.stop_at)
             print("ready", flush=True)
             await asyncio.Event().wait()
 

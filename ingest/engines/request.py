@@ -1,0 +1,48 @@
+"""The body of `/generate`, made without a Python integer a token.
+
+A prompt of 200,000 tokens is sent again with every call, so its ids become JSON by one look-up each:
+every id has its text of WIDTH bytes, blanks in front, which JSON lets stand before a number.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+WIDTH = 8  # of a number and its comma: one uint64
+ID_MAX = 10 ** (WIDTH - 1) - 1
+IDS_FIRST = 1 << 17
+
+
+def _texts(ids: int) -> npt.NDArray[np.uint64]:
+    return np.frombuffer(b"".join(b"%7d," % i for i in range(ids)), np.uint64)
+
+
+class IdTexts:
+    """Token ids to JSON.  Learns the texts of ids when they first come: 8 bytes each, 1.2 MB for 150,000."""
+
+    def __init__(self) -> None:
+        self._texts = _texts(0)
+
+    def json(self, ids: npt.NDArray[np.int32]) -> bytes:
+        """The JSON array of ids (int32 (n,), n above 0, none negative)."""
+        most = int(ids.max())
+        if most > ID_MAX:  # no vocabulary is so large
+            return msgspec.json.encode(ids.tolist())
+        if most >= len(self._texts):
+            self._texts = _texts(min(ID_MAX + 1, max(IDS_FIRST, 1 << (most + 1).bit_length())))
+        return b"[" + self._texts.take(ids).tobytes()[:-1] + b"]"
+
+
+_id_texts = IdTexts()
+
+
+def generate_body(rid: str, input_ids: npt.NDArray[np.int32], sampling: dict[str, Any]) -> bytes:
+    """What is posted to `/generate`: ids in, ids and log-probabilities wanted."""
+    ids = msgspec.Raw(_id_texts.json(input_ids))
+    return msgspec.json.encode(
+        {"rid": rid, "input_ids": ids, "sampling_params": sampling, "return_logprob": True}
+    )

@@ -1,0 +1,121 @@
+"""Which engine a call goes to, and how one that fails is left alone: decisions, with the time as argument."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ingest.engines.client import EngineClient
+from ingest.engines.pool import EnginePool, Health, PoolLimits, choose
+from ingest.engines.request import ID_MAX, IdTexts, generate_body
+
+LIMITS = PoolLimits(pause_s_min=1.0, pause_s_max=5.0, silent_s_max=20.0, lean_calls=2)
+
+
+def health(running=0, said="ready") -> Health:
+    return Health(limits=LIMITS, running=running, said=said)
+
+
+def test_the_least_loaded_or_where_the_execution_was() -> None:
+    engines = [health(2), health(1), health(3)]
+    assert choose(engines, None, 0.0) == 1
+    assert choose(engines, 2, 0.0) == 2  # its prefixes lie there
+    engines[2].running = 5
+    assert choose(engines, 2, 0.0) == 1  # a crowd is left
+
+
+def test_one_that_is_not_ready_is_avoided_and_one_that_pauses_is_better_than_none() -> None:
+    engines = [health(said="paused"), health(7), health(said="silent")]
+    assert choose(engines, 0, 0.0) == 1
+    engines[1].probed("silent", 0.0)
+    assert choose(engines, 1, 0.0) == 0
+    engines[0].probed("silent", 0.0)
+    assert choose(engines, 1, 0.0) is None
+
+
+def test_a_failure_closes_for_a_pause_that_grows_until_a_good_answer() -> None:
+    engine = health()
+    pauses, now = [], 0.0
+    for _ in range(5):
+        now = max(now, engine.closed_until)
+        engine.failed(now, now + 0.5, "500")
+        pauses.append(engine.closed_until - now - 0.5)
+        assert engine.state(now + 0.6) == "broken"
+        assert engine.words(now + 0.6) == "broken (500)"
+        now += 0.5
+    assert pauses == [1.0, 2.0, 4.0, 5.0, 5.0]
+    assert engine.state(engine.closed_until) == "ready"
+    engine.succeeded()
+    engine.failed(100.0, 100.0, "500")
+    assert engine.closed_until == 101.0
+
+
+def test_calls_that_one_fault_took_along_are_one_failure() -> None:
+    engine = health()
+    for _ in range(64):
+        engine.failed(began=0.0, now=10.0, reason="gone")
+    assert (engine.failures, engine.closed_until) == (1, 11.0)
+
+
+def test_calls_are_given_up_where_the_engine_stays_silent() -> None:
+    engine = health(3)
+    engine.probed("silent", 5.0)
+    engine.probed("silent", 15.0)
+    assert not engine.lost(25.0)
+    assert engine.lost(25.1)
+    engine.probed("paused", 25.2)
+    assert not engine.lost(100.0)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.sampled_from(["ready", "paused", "silent"])), min_size=1),
+    st.none() | st.integers(0, 9),
+)
+def test_whatever_is_known_a_call_goes_to_the_best_there_is(known, before) -> None:
+    engines = [health(running, said) for running, said in known]
+    before = before if before is not None and before < len(engines) else None
+    place = choose(engines, before, 0.0)
+    states = [engine.state(0.0) for engine in engines]
+    if place is None:
+        assert set(states) == {"silent"}
+    else:
+        assert states[place] == ("ready" if "ready" in states else "paused")
+
+
+def test_engines_are_given_each_once() -> None:
+    with pytest.raises(ValueError, match="give one at least"):
+        EnginePool([])
+    with pytest.raises(ValueError, match="each once"):
+        EnginePool([EngineClient("http://a:1"), EngineClient("http://a:1/")])
+
+
+def test_where_executions_went_is_kept_within_a_bound() -> None:
+    pool = EnginePool([EngineClient("http://a:1")], PoolLimits(affinities_max=3))
+    for k in range(5):
+        pool._member(f"e-{k}", 0.0)
+        pool._member("e-0", 0.0)
+    assert list(pool._places) == ["e-3", "e-4", "e-0"]
+    asyncio.run(pool.close())
+
+
+TEXTS = IdTexts()
+
+
+@settings(deadline=None)  # the texts of ids are made when ids first come
+@given(st.lists(st.integers(0, 3000) | st.just(ID_MAX + 1), min_size=1, max_size=200))
+def test_ids_become_the_json_that_they_are(ids) -> None:
+    assert json.loads(TEXTS.json(np.array(ids, np.int32))) == ids
+
+
+def test_a_larger_id_comes_later() -> None:
+    for ids in ([7], [9, 262_144, 0]):
+        assert json.loads(TEXTS.json(np.array(ids, np.int32))) == ids
+    body = json.loads(generate_body("r", np.array([1, 12], np.int32), {"top_k": -1}))
+    assert body == {
+        "rid": "r", "input_ids": [1, 12], "sampling_params": {"top_k": -1}, "return_logprob": True,
+    }  # fmt: skip
