@@ -107,8 +107,9 @@ class EngineClient:
         top_k: int = -1,
         stop_token_ids: Sequence[int] = (),
         timeout_s: float,
+        affinity: str = "",
     ) -> Generation:
-        """Sample after `input_ids` (int32, not empty).
+        """Sample after `input_ids` (int32, not empty).  `affinity` is for pools: here is no choice.
 
         Raises EngineRefused for ids outside the vocabulary, a prompt that does not fit, an answer that
         cannot be trusted; EngineUnavailable where the engine is not reached or takes over `timeout_s` (it
