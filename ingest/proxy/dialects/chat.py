@@ -6,16 +6,27 @@ refused with a sentence; fields that do not change what is sampled are let pass.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
-from ingest.proxy.neutral import Answer, Message, Rejected, Request, Sampling, ToolCall
+from ingest.proxy.dialects.common import (
+    Part,
+    arguments_text,
+    bad,
+    check_function,
+    check_limit,
+    decoded,
+    error_object,
+    model_card,
+    no_tools,
+    sampling_of,
+    text_of,
+)
+from ingest.proxy.neutral import Answer, Message, Rejected, Request, ToolCall
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
-NEW_TOKENS_MAX = 1 << 31
 
 
 class _Function(msgspec.Struct):
@@ -25,20 +36,17 @@ class _Function(msgspec.Struct):
 
 class _Call(msgspec.Struct):
     function: _Function
-    id: str = ""
-
-
-class _Part(msgspec.Struct):
-    type: str
-    text: str | None = None
+    id: str | None = None
 
 
 class _Message(msgspec.Struct):
     role: str
-    content: str | list[_Part] | None = None
+    content: str | list[Part] | None = None
+    refusal: str | None = None
     reasoning_content: Any = None
     reasoning: Any = None
     tool_calls: list[_Call] | None = None
+    function_call: Any = None
     tool_call_id: str | None = None
     name: str | None = None
 
@@ -60,12 +68,15 @@ class _Body(msgspec.Struct):
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
+    min_p: float | None = None
     n: int | None = None
     stop: Any = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
+    repetition_penalty: float | None = None
     logit_bias: Any = None
     response_format: Any = None
+    modalities: Any = None
     logprobs: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
@@ -73,88 +84,56 @@ class _Body(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Body).decode
 
 
-def _bad(sentence: str) -> Rejected:
-    return Rejected(400, "invalid_request", sentence)
-
-
-def _decoded(body: bytes) -> _Body:
-    try:
-        return _decode(body)
-    except msgspec.ValidationError as error:
-        raise _bad(f"the body is not a chat completion request: {error}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as first:
-        # JavaScript clients cut text inside a surrogate pair; half a pair is no character at all.
-        try:
-            mended = json.dumps(json.loads(body), ensure_ascii=False).encode("utf-8", "replace")
-            return _decode(mended)
-        except ValueError:
-            raise _bad(f"the body is not JSON: {first}") from first
-
-
-def _text(content: str | list[_Part] | None, where: str) -> str:
-    if content is None or isinstance(content, str):
-        return content or ""
-    for part in content:
-        if part.type not in ("text", "input_text", "output_text") or part.text is None:
-            raise _bad(f"{where}: a part of type {part.type!r}; this model reads parts of type 'text' only")
-    return "".join(part.text or "" for part in content)
-
-
-def _arguments(value: str | dict[str, Any] | None) -> str:
-    if isinstance(value, dict):
-        return msgspec.json.encode(value).decode()
-    return value or ""
-
-
 def _message(index: int, message: _Message) -> Message:
     where = f"messages[{index}]"
     role = ROLES.get(message.role)
     if role is None:
-        raise _bad(f"{where}: role {message.role!r}; one of {', '.join(ROLES)} is needed")
+        raise bad(f"{where}: role {message.role!r}; one of {', '.join(ROLES)} is needed")
+    if message.function_call:
+        raise bad(f"{where}: function_call is not supported; give it as tool_calls")
+    ours = role == "assistant"
     reasoning = message.reasoning_content or message.reasoning
-    calls = message.tool_calls or () if role == "assistant" else ()
+    calls = [(c.id or "", c.function) for c in message.tool_calls or ()] if ours else []
     return Message(
         role=role,
-        text=_text(message.content, where),
-        reasoning=reasoning if role == "assistant" and isinstance(reasoning, str) else None,
-        calls=tuple(ToolCall(c.id, c.function.name, _arguments(c.function.arguments)) for c in calls),
+        text=text_of(message.content, where) or (message.refusal or "" if ours else ""),
+        reasoning=reasoning if ours and isinstance(reasoning, str) else None,
+        calls=tuple(ToolCall(call_id, f.name, arguments_text(f.arguments)) for call_id, f in calls),
         call_id=(message.tool_call_id or "") if role == "tool" else "",
         name=message.name or "",
     )
 
 
+def _tools(body: _Body) -> tuple[dict[str, Any], ...]:
+    """The tools as they came.  Raises Rejected for one that is no function."""
+    for k, tool in enumerate(body.tools or ()):
+        if tool.get("type", "function") != "function":
+            raise bad(f"tools[{k}] is of type {tool['type']!r}; 'function' is supported")
+        check_function(tool.get("function"), f"tools[{k}].function")
+    return () if no_tools(body.tool_choice) else tuple(body.tools or ())
+
+
 def _check(body: _Body) -> None:
     """What would change the sampling or the answer, and is not done, is not let pass in silence."""
     if not body.messages:
-        raise _bad("messages is empty, at least one is needed")
+        raise bad("messages is empty, at least one is needed")
     if body.n not in (None, 1):
-        raise _bad(f"n is {body.n}; one choice a call is sampled, send the request {body.n} times")
+        raise bad(f"n is {body.n}; one choice a call is sampled, send the request {body.n} times")
     if body.stop:
-        raise _bad("stop strings are not supported; the model's own stop tokens end a call")
-    if body.frequency_penalty or body.presence_penalty or body.logit_bias:
-        raise _bad("penalties and logit_bias are not supported: what is trained must be what was sampled")
+        raise bad("stop strings are not supported; the model's own stop tokens end a call")
+    penalties = body.frequency_penalty or body.presence_penalty or body.logit_bias or body.min_p
+    if penalties or body.repetition_penalty not in (None, 1):
+        raise bad(
+            "penalties, min_p and logit_bias are not supported: what is trained must be what was sampled"
+        )
     if body.logprobs:
-        raise _bad("logprobs are not returned; they are in the run's log")
+        raise bad("logprobs are not returned; they are in the run's log")
     if body.functions:
-        raise _bad("functions are not supported; give them as tools")
-    if body.tool_choice not in (None, "auto") and not (body.tool_choice == "none" and not body.tools):
-        raise _bad(f"tool_choice is {body.tool_choice!r}; 'auto' is supported")
+        raise bad("functions are not supported; give them as tools")
     if isinstance(body.response_format, dict) and body.response_format.get("type") != "text":
-        raise _bad("response_format is not supported; 'text' is")
-
-
-def _check_sampling(body: _Body) -> None:
-    temperature, top_p, top_k = body.temperature, body.top_p, body.top_k
-    if temperature is not None and not 0 <= temperature <= 100:
-        raise _bad(f"temperature is {temperature}, 0 to 100 is needed")
-    if top_p is not None and not 0 < top_p <= 1:
-        raise _bad(f"top_p is {top_p}, above 0 and at most 1 is needed")
-    if top_k is not None and top_k != -1 and not 1 <= top_k <= NEW_TOKENS_MAX:
-        raise _bad(f"top_k is {top_k}, -1 (off) or at least 1 is needed")
-    for name in ("max_tokens", "max_completion_tokens"):
-        value = getattr(body, name)
-        if value is not None and not 1 <= value <= NEW_TOKENS_MAX:
-            raise _bad(f"{name} is {value}, 1 to {NEW_TOKENS_MAX} is needed")
+        raise bad("response_format is not supported; 'text' is")
+    if body.modalities and body.modalities != ["text"]:
+        raise bad(f"modalities is {body.modalities!r}; this model writes text only")
 
 
 def _delta(name: str, answer: Answer) -> dict[str, Any]:
@@ -210,7 +189,8 @@ class ChatReply:
         head = _head("chat.completion.chunk", self._request, answer)
         said = {"index": 0, "delta": _delta("delta", answer), "finish_reason": None}
         ended = {"index": 0, "delta": {}, "finish_reason": answer.finish}
-        events = [_event(head | {"choices": [said]}), _event(head | {"choices": [ended]})]
+        none = {"usage": None} if self._request.include_usage else {}
+        events = [_event(head | {"choices": [choice]} | none) for choice in (said, ended)]
         if self._request.include_usage:
             events.append(_event(head | {"choices": [], "usage": _usage(answer)}))
         return b"".join(events) + b"data: [DONE]\n\n"
@@ -225,21 +205,18 @@ class Chat:
     name = "chat"
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> Request:
-        asked = _decoded(body)
+        asked = decoded(_decode, body, "a chat completion request")
         _check(asked)
-        _check_sampling(asked)
+        check_limit("max_tokens", asked.max_tokens)
+        check_limit("max_completion_tokens", asked.max_completion_tokens)
         limit = asked.max_completion_tokens if asked.max_completion_tokens is not None else asked.max_tokens
         options = asked.stream_options
         return Request(
             dialect=self.name,
             messages=tuple(_message(k, m) for k, m in enumerate(asked.messages)),
-            tools=tuple(asked.tools or ()),
+            tools=_tools(asked),
             options=asked.chat_template_kwargs or {},
-            sampling=Sampling(
-                asked.temperature,
-                1.0 if asked.top_p is None else asked.top_p,
-                -1 if asked.top_k is None else asked.top_k,
-            ),
+            sampling=sampling_of(asked),
             new_tokens_max=limit,
             stream=bool(asked.stream),
             include_usage=bool(options and options.include_usage),
@@ -255,6 +232,20 @@ class Chat:
         return ChatReply(request)
 
     def error(self, rejected: Rejected) -> bytes:
-        kind = "invalid_request_error" if rejected.status < 500 else "server_error"
-        error = {"message": rejected.sentence, "type": kind, "param": None, "code": rejected.code}
+        error = error_object(rejected)
+        if rejected.numbers is not None:
+            tokens, bound = rejected.numbers
+            error["param"] = "messages"
+            error["message"] = (
+                f"This model's maximum context length is {bound} tokens. However, your messages resulted in "
+                f"{tokens} tokens. Please reduce the length of the messages."
+            )
         return msgspec.json.encode({"error": error})
+
+    def models_body(self, names: Iterable[str]) -> bytes:
+        """The body of `GET .../v1/models`."""
+        return msgspec.json.encode({"object": "list", "data": [model_card(name) for name in names]})
+
+    def model_body(self, name: str) -> bytes:
+        """The body of `GET .../v1/models/{name}`."""
+        return msgspec.json.encode(model_card(name))
