@@ -21,6 +21,7 @@ TOPICS = TOPICS_BY_GROUP + TOPICS_SINGLE
 
 ROLES = ("main", "main-summary", "sub-agent", "sub-agent-summary", "auxiliary")
 TRAINED_ROLES = ROLES[:4]  # an auxiliary call is never trained
+PLACE_BYTES = 16  # of a digest that stands for the messages of a call
 TREE_MAX = 2**31 - 1  # of a call's id and of a depth: the id of a node is made of both
 RELATIONS = ("extends", "branches", "restarts")
 STATUSES = ("completed", "harness_timeout", "overall_timeout", "crashed", "lost")
@@ -289,6 +290,7 @@ class ModelCalled(Event, kw_only=True, frozen=True):
     The call's whole sequence is the first `shared_len` tokens of the parent's whole sequence, then
     `context_ids`, then `output_ids`.  The parent owns token `shared_len - 1`; without a parent
     `shared_len` is 0.  `output_logprobs` has one float32 an output id, or is None (never trained).
+    `place`: 16 bytes that stand for the messages that were asked, or none; equal places, equal messages.
     """
 
     TYPE = "model.called"
@@ -314,6 +316,7 @@ class ModelCalled(Event, kw_only=True, frozen=True):
     cached_tokens: Int | None = None
     started_us: Int = 0
     finished_us: Int = 0
+    place: bytes = b""
 
     @property
     def event_id(self) -> str:
@@ -345,6 +348,9 @@ class ModelCalled(Event, kw_only=True, frozen=True):
             raise EventError(f"{self.event_id}: {given}; a parent and a shared prefix come together")
         if self.parent_call_id is not None and not 0 <= self.parent_call_id < self.call_id:
             raise EventError(f"{self.event_id}: parent {self.parent_call_id} is not an earlier call")
+        if len(self.place) not in (0, PLACE_BYTES):
+            given = f"place has {len(self.place)} bytes"
+            raise EventError(f"{self.event_id}: {given}; {PLACE_BYTES} are needed, or none")
         at = 0
         for span in self.spans:
             if span.start != at or span.end < span.start:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from lake.events import Event, EventError
 from lake.log import Log, LogUnavailable, Partition, Record
@@ -18,16 +18,23 @@ SILENT_S_MAX = 60.0
 
 
 class Follower:
-    """Reads the given topics from offset 0 on.  Order holds within a partition, not between topics.
+    """Reads the given topics, from offset 0 or from `start` on.  Order holds within a partition only.
 
-    A record that does not decode is left out with a warning: the ingest worker keeps it in
-    `dead_letters`.  A gap, where nothing happened, is left out silently.
+    Records that are not `wanted` are read over.  One that does not decode is left out with a warning: the
+    ingest worker keeps it in `dead_letters`.  A gap, where nothing happened, is left out silently.
     """
 
-    def __init__(self, log: Log, topics: Sequence[str]) -> None:
-        self._blobs = log.blobs
-        self._ends = {(t, p): end for t in topics for p, end in log.end_offsets(t).items()}
-        self._reader = log.reader(dict.fromkeys(self._ends, 0))
+    def __init__(
+        self,
+        log: Log,
+        topics: Sequence[str],
+        start: Mapping[Partition, int] | None = None,
+        wanted: Callable[[Record], bool] = lambda _: True,
+    ) -> None:
+        self._blobs, self._wanted = log.blobs, wanted
+        ends = {(t, p): end for t in topics for p, end in log.end_offsets(t).items()}
+        self._ends = {lane: end for lane, end in ends.items() if start is None or lane in start}
+        self._reader = log.reader(dict.fromkeys(ends, 0) if start is None else start)
         self._read: list[Record] = []  # and not given out yet: where the blobs did not answer
 
     def poll(self, wait_s: float) -> tuple[bool, list[Event]]:
@@ -38,6 +45,8 @@ class Follower:
         self._read = self._read or self._reader.poll(wait_s)
         events = []
         for r in self._read:
+            if not self._wanted(r):
+                continue
             try:
                 event = event_of(r, self._blobs)
             except EventError as error:
@@ -71,3 +80,25 @@ class Follower:
 
     def close(self) -> None:
         self._reader.close()
+
+
+def offset_since(log: Log, lane: Partition, time_us: int) -> int:
+    """The offset of a partition's first record that was appended at `time_us` or later, or its end.
+
+    Halves what is left of the partition at each look: some thirty looks into a log of a billion records.
+    """
+    topic, partition = lane
+    low, high = log.begin_offsets(topic)[partition], log.end_offsets(topic)[partition]
+    reader = log.reader({lane: low})
+    try:
+        while low < high:
+            middle = (low + high) // 2
+            reader.seek({lane: middle})
+            found = reader.poll(SILENT_S_MAX, records_max=1)
+            if found and found[0].offset < high and found[0].appended_us < time_us:
+                low = found[0].offset + 1
+            else:
+                high = middle
+        return low
+    finally:
+        reader.close()

@@ -25,7 +25,7 @@ from lake.events import CATALOGUE, TOPICS_BY_GROUP, Event, EventError, Int
 if TYPE_CHECKING:
     from lake.log import Record
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 SCHEMA_OF_CLAIMS = 2
 CLAIMS_TAIL = 4096  # `encode` writes the claims last
 RECORD_BYTES_MAX = 1 << 20

@@ -1,15 +1,18 @@
 """The proxy's paths, keys and limits.
 
-    POST /x/{execution}/v1/chat/completions             role main
-    POST /x/{execution}/{role}/v1/chat/completions      role: one of lake.events.ROLES
-    GET  /x/{execution}/v1/models
+    POST /x/{execution}/v1/chat/completions             OpenAI Chat Completions
+    POST /x/{execution}/v1/responses                    OpenAI Responses
+    POST /x/{execution}/v1/messages[/count_tokens]      Anthropic Messages
+    GET  /x/{execution}/v1/models[/{id}]
+    POST /x/{execution}/{role}/v1/...                   the same; role: one of lake.events.ROLES
     POST /x/{execution}/close                           {"calls": n}: no more calls; n are in the log
+    HEAD /x/{execution}, GET /x/{execution}/api/hello   what clients ask to see whether somebody is there
     GET  /health
     GET  /metrics                                       numbers for Prometheus (lake.metrics)
 
-The key (`Authorization: Bearer` or `X-Api-Key`) is the execution's token (ingest.identity): an
-execution sees only its own.  What a call is recorded against lives in this process's memory, so an
-execution that was launched before the process started is sealed: it gets 409.
+`/v1` may be left out.  The key (`Authorization: Bearer` or `X-Api-Key`) is the execution's token
+(ingest.identity): an execution sees only its own.  Where the path names no role, the rules of
+ingest.proxy.roles find it.
 
 /metrics asks for no key, since a scraper has none, and answers only to the same machine: whoever comes
 from an address that is not a loopback gets 403.  It shows counts and seconds, never an id or a text.
@@ -20,8 +23,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -31,19 +33,20 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from ingest.identity import BadToken, Identity, verify
 from ingest.proxy.calls import Caller, Engine, Limits
 from ingest.proxy.delivery import JSON, Delivery, read_body, send_body
 from ingest.proxy.dialects.chat import Chat
 from ingest.proxy.dialects.dialect import Dialect
-from ingest.proxy.execution import Execution
+from ingest.proxy.executions import Executions
 from ingest.proxy.neutral import Rejected
 from ingest.proxy.rendering import Renderer
 from ingest.proxy.writer import EventWriter
-from lake.events import ROLES, ExecutionLaunched
-from lake.follow import Follower
+from lake.events import ROLES
 from lake.log import Log, now_us
 from lake.metrics import CONTENT_TYPE, exposition, proxy_metrics
+
+TOO_DEEP = Rejected(400, "invalid_request", "the body is nested too deeply")
+CHAT = Chat()
 
 
 def is_loopback(address: str) -> bool:
@@ -53,135 +56,52 @@ def is_loopback(address: str) -> bool:
     return address == "localhost"
 
 
-TOO_DEEP = Rejected(400, "invalid_request", "the body is nested too deeply")
+def _headers(scope: Scope) -> dict[str, str]:
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
 
 
-def launched_before(log: Log) -> frozenset[str]:
-    """The executions that the log knows now (it is read once, to its end; the topic is light)."""
-    follower = Follower(log, ("executions",))
-    try:
-        launched = (e for e in follower.catch_up() if isinstance(e, ExecutionLaunched))
-        return frozenset(e.execution_id for e in launched)
-    finally:
-        follower.close()
+class _Endpoint:
+    """POST of a body in one dialect, as an ASGI application; what it raises of Rejected is told in it."""
 
-
-@dataclass(eq=False)
-class Proxy:
-    """What the paths share.  `model` is the name under which the policy is listed."""
-
-    log: Log
-    engine: Engine
-    engine_name: str
-    renderer: Renderer
-    secret: bytes
-    limits: Limits
-    clock: Callable[[], int]
-    model: str
-    sealed: frozenset[str]
-    writer: EventWriter = field(init=False)
-    caller: Caller = field(init=False)
-    executions: dict[str, Execution] = field(default_factory=dict)
-    closed: dict[str, int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.writer = EventWriter(self.log, retry_s_max=self.limits.log_wait_s_max)
-        self.caller = Caller(self.engine, self.writer, self.limits, self.clock)
-
-    def identity(self, scope: Scope) -> Identity:
-        """Whose request it is.  Raises Rejected: 401 without a good key, 403 with another's."""
-        token = ""
-        for name, value in scope["headers"]:
-            if name == b"x-api-key":
-                token = value.decode("latin-1").strip()
-            elif name == b"authorization" and value[:7].lower() == b"bearer ":
-                token = value[7:].decode("latin-1").strip()
-                break
-        try:
-            identity = verify(self.secret, token)
-        except BadToken as error:
-            raise Rejected(401, "bad_token", f"{error}; give the execution's token as the API key") from error
-        wanted = scope["path_params"]["execution"]
-        if identity.execution_id != wanted:
-            raise Rejected(
-                403,
-                "other_execution",
-                f"the API key is of execution {identity.execution_id}, the URL of {wanted}",
-            )
-        return identity
-
-    def execution(self, identity: Identity) -> Execution:
-        """The execution's state, made at its first call.  Raises Rejected (409, 429, 503)."""
-        name = identity.execution_id
-        self.refuse_sealed(name)
-        if name in self.closed:
-            raise Rejected(409, "execution_closed", f"execution {name} is closed; it takes no more calls")
-        execution = self.executions.get(name)
-        if execution is None:
-            if len(self.executions) >= self.limits.executions_max:
-                raise Rejected(
-                    429,
-                    "too_many_executions",
-                    f"{len(self.executions)} executions are open, which is the most",
-                )
-            execution = Execution(identity, self.renderer, self.engine_name, self.clock())
-            self.executions[name] = execution
-        if execution.failed:
-            raise Rejected(503, "log_unavailable", execution.failed)
-        if execution.closing:
-            raise Rejected(
-                409, "execution_closed", f"execution {name} is being closed; it takes no more calls"
-            )
-        return execution
-
-    def refuse_sealed(self, name: str) -> None:
-        """Raises Rejected (409) for an execution that this process has not seen from its start."""
-        if name in self.sealed:
-            raise Rejected(
-                409,
-                "execution_sealed",
-                f"execution {name} was launched before this proxy started, which does not know its "
-                "history; launch its place in the group again under another id",
-            )
-
-    async def close(self, identity: Identity) -> int:
-        """See `Caller.close`; asked again, it answers the same."""
-        name = identity.execution_id
-        self.refuse_sealed(name)
-        execution = self.executions.get(name)
-        if execution is not None:
-            self.closed[name] = await self.caller.close(execution)
-            self.executions.pop(name, None)
-        return self.closed.setdefault(name, 0)
-
-
-class CallEndpoint:
-    """POST of one dialect, as an ASGI application."""
-
-    def __init__(self, proxy: Proxy, dialect: Dialect) -> None:
-        self._proxy = proxy
-        self._dialect = dialect
-        self._deliver = Delivery(proxy.caller, dialect, proxy.limits.keep_alive_s)
+    def __init__(self, executions: Executions, dialect: Dialect) -> None:
+        self._executions, self._dialect = executions, dialect
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        proxy = self._proxy
         try:
-            identity = proxy.identity(scope)
-            role = scope["path_params"].get("role", "main")
-            if role not in ROLES:
-                raise Rejected(404, "unknown_role", f"role {role!r} in the URL; one of {', '.join(ROLES)}")
-            body = await read_body(receive, proxy.limits.body_bytes_max, proxy.limits.body_s_max)
-            if body is None:
-                return
-            headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
-            request = self._dialect.parse(body, headers)
-            execution = proxy.execution(identity)
-            call = proxy.caller.ask(execution, role, request)
+            await self._serve(scope, receive, send)
         except (Rejected, RecursionError) as error:
             rejected = error if isinstance(error, Rejected) else TOO_DEEP
             proxy_metrics().refused(rejected.code)
             await send_body(send, rejected.status, JSON, self._dialect.error(rejected))
+
+    async def _body(self, receive: Receive) -> bytes | None:
+        limits = self._executions.limits
+        return await read_body(receive, limits.body_bytes_max, limits.body_s_max)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        raise NotImplementedError
+
+
+class CallEndpoint(_Endpoint):
+    """A call: a request, its answer."""
+
+    def __init__(self, executions: Executions, dialect: Dialect) -> None:
+        super().__init__(executions, dialect)
+        self._deliver = Delivery(executions.caller, dialect, executions.limits.keep_alive_s)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        executions = self._executions
+        identity = executions.identity(scope)
+        role = scope["path_params"].get("role")
+        if role is not None and role not in ROLES:
+            raise Rejected(404, "unknown_role", f"role {role!r} in the URL; one of {', '.join(ROLES)}")
+        body = await self._body(receive)
+        if body is None:
             return
+        headers = _headers(scope)
+        request = self._dialect.parse(body, headers)
+        execution = await executions.get(identity)
+        call = executions.caller.ask(execution, role or "main", request)
         handled = asyncio.get_running_loop().create_future()
         execution.handling.add(handled)
         try:
@@ -189,6 +109,7 @@ class CallEndpoint:
         finally:
             execution.handling.discard(handled)
             handled.set_result(None)
+            executions.grown(execution)
 
 
 def _json(value: Any, status: int = 200) -> Response:
@@ -206,50 +127,78 @@ def make_app(
     model: str = "policy",
     clock: Callable[[], int] = now_us,
 ) -> Starlette:
-    """The ASGI application.  Reads the log's executions when it is made; closes nothing it was given."""
-    sealed = launched_before(log)
-    proxy = Proxy(log, engine, engine_name, renderer, secret, limits, clock, model, sealed)
-    chat = Chat()
+    """The ASGI application.  Reads the log's executions when it is made; closes nothing it was given.
+
+    `model` is the name under which the policy is listed.
+    """
+    writer = EventWriter(log, retry_s_max=limits.log_wait_s_max)
+    caller = Caller(engine, writer, limits, clock)
+    executions = Executions(log, renderer, secret, limits, clock, caller, engine_name)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        proxy.writer.start()
+        writer.start()
         yield
-        await proxy.writer.stop()
+        await writer.stop()
+
+    endpoints = {
+        "chat/completions": CallEndpoint(executions, CHAT),
+    }
+    routes = [*_plain_routes(executions, model)]
+    for path, endpoint in endpoints.items():
+        for prefix in ("/v1/", "/"):
+            routes += [
+                Route(f"/x/{{execution}}{prefix}{path}", endpoint, methods=["POST"]),
+                Route(f"/x/{{execution}}/{{role}}{prefix}{path}", endpoint, methods=["POST"]),
+            ]
+    return Starlette(lifespan=lifespan, routes=routes)
+
+
+def _plain_routes(executions: Executions, model: str) -> list[Route]:
+    """Everything but calls."""
+
+    def of_execution(
+        answer: Callable[[HttpRequest], Awaitable[Response]],
+    ) -> Callable[[HttpRequest], Awaitable[Response]]:
+        async def guarded(request: HttpRequest) -> Response:
+            dialect = CHAT
+            try:
+                executions.identity(request.scope)
+                return await answer(request)
+            except Rejected as rejected:
+                return Response(dialect.error(rejected), rejected.status, media_type="application/json")
+
+        return guarded
 
     async def models(request: HttpRequest) -> Response:
-        try:
-            proxy.identity(request.scope)
-        except Rejected as rejected:
-            return Response(chat.error(rejected), rejected.status, media_type="application/json")
-        model_card = {"id": proxy.model, "object": "model", "created": 0, "owned_by": "headrace"}
+        model_card = {"id": model, "object": "model", "created": 0, "owned_by": "headrace"}
         return _json({"object": "list", "data": [model_card]})
 
     async def close(request: HttpRequest) -> Response:
-        try:
-            return _json({"calls": await proxy.close(proxy.identity(request.scope))})
-        except Rejected as rejected:
-            return Response(chat.error(rejected), rejected.status, media_type="application/json")
+        return _json({"calls": await executions.close(executions.identity(request.scope))})
+
+    async def hello(_: HttpRequest) -> Response:
+        return Response()
 
     async def health(_: HttpRequest) -> Response:
-        running = sum(len(e.running) for e in proxy.executions.values())
-        return _json({"status": "ok", "executions": len(proxy.executions), "running": running})
+        running = sum(len(e.running) for e in executions.open.values())
+        return _json({"status": "ok", "executions": len(executions.open), "running": running})
 
     async def metrics(request: HttpRequest) -> Response:
         if not is_loopback(request.client.host if request.client else ""):
             rejected = Rejected(403, "not_this_machine", "metrics are shown to this machine only")
-            return Response(chat.error(rejected), rejected.status, media_type="application/json")
+            return Response(CHAT.error(rejected), rejected.status, media_type="application/json")
         return Response(exposition(), media_type=CONTENT_TYPE)
 
-    calls = CallEndpoint(proxy, chat)
-    return Starlette(
-        lifespan=lifespan,
-        routes=[
-            Route("/x/{execution}/v1/chat/completions", calls, methods=["POST"]),
-            Route("/x/{execution}/{role}/v1/chat/completions", calls, methods=["POST"]),
-            Route("/x/{execution}/v1/models", models, methods=["GET"]),
-            Route("/x/{execution}/close", close, methods=["POST"]),
-            Route("/health", health, methods=["GET"]),
-            Route("/metrics", metrics, methods=["GET"]),
-        ],
-    )
+    listed, one = of_execution(models), of_execution(models)
+    return [
+        Route("/x/{execution}/v1/models", listed, methods=["GET"]),
+        Route("/x/{execution}/models", listed, methods=["GET"]),
+        Route("/x/{execution}/v1/models/{model:path}", one, methods=["GET"]),
+        Route("/x/{execution}/models/{model:path}", one, methods=["GET"]),
+        Route("/x/{execution}/close", of_execution(close), methods=["POST"]),
+        Route("/x/{execution}/api/hello", hello, methods=["GET"]),
+        Route("/x/{execution}", hello, methods=["GET"]),
+        Route("/health", health, methods=["GET"]),
+        Route("/metrics", metrics, methods=["GET"]),
+    ]

@@ -2,11 +2,13 @@
 
     asked -> sampling -> recorded -> acknowledged -> answered
                |  ^                                    |
-               |  +- the engine failed or aborted      +- not delivered: reply.undelivered
+               |  +- the engine failed or aborted      +- lost on its way: kept
                +- everybody who waited has gone: aborted, recorded as not delivered
 
-An execution that asks the same while a call runs joins it.  The harness sees one slow call where the
-engine goes away for less than `engine_wait_s_max`.
+An execution that asks the same while a call runs joins it.  A reply that was lost is kept: the same
+request is answered from it, and a request that goes on after it shows that it arrived after all; what is
+still lost when the execution is closed becomes `reply.undelivered`.  The harness sees one slow call where
+the engine goes away for less than `engine_wait_s_max`.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ import numpy as np
 
 from ingest.engines.client import EngineError, EngineUnavailable, Generation, new_rid
 from ingest.matching import Ids
-from ingest.proxy.execution import Execution, Recorded
+from ingest.proxy.execution import Execution
+from ingest.proxy.history import LOST, Match, Turn
 from ingest.proxy.neutral import Answer, Rejected, Request
 from ingest.proxy.prompting import Prompt
 from ingest.proxy.writer import EventWriter
@@ -62,6 +65,7 @@ class Limits:
 
     `generate_s_max` is one attempt of one call (an hour: long answers on a loaded engine);
     `engine_wait_s_max` is the time that harnesses' own clients wait for one reply (capture.md).
+    `state_bytes_max` of all executions together; see ingest.proxy.executions.
     `log_wait_s_max`: a reply is held so long for a log that is away, and then fails by name; the log's own
     wait for its last try comes on top (30 s for Kafka).
     """
@@ -73,6 +77,7 @@ class Limits:
     body_s_max: float = 60.0
     calls_per_execution_max: int = 64
     executions_max: int = 10_000
+    state_bytes_max: int = 8 << 30
     engine_wait_s_max: float = 600.0
     generate_s_max: float = 3600.0
     abort_s_max: float = 10.0
@@ -89,6 +94,7 @@ class Call:
     request: Request
     role: str
     key: bytes
+    match: Match
     prompt: Prompt
     temperature: float
     new_tokens_max: int
@@ -96,9 +102,8 @@ class Call:
     gone: asyncio.Future[None]
     tools: list[ToolCalled]
     waiting: int = 0
-    delivered: bool = False
-    recorded: Recorded | None = None
-    task: asyncio.Task[Answer] = field(init=False)
+    turn: Turn | None = None
+    task: asyncio.Future[Answer] = field(init=False)
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -132,7 +137,8 @@ class Caller:
 
         The caller waits for `call.task` and then says `settle` or `leave`, once.  Raises Rejected.
         """
-        key = request.digest(role)
+        match = execution.history.match(request.messages)
+        key = request.digest(role, match.place)
         call = execution.running.get(key)
         if call is None or call.gone.done():
             if len(execution.running) >= self._limits.calls_per_execution_max:
@@ -142,39 +148,52 @@ class Caller:
                     f"{len(execution.running)} calls of this execution are running, "
                     f"{self._limits.calls_per_execution_max} at most; wait for one to end",
                 )
-            call = self._start(execution, role, request, key)
+            call = self._start(execution, role, request, match, key)
         call.waiting += 1
         return call
 
-    def _start(self, execution: Execution, role: str, request: Request, key: bytes) -> Call:
+    def _start(self, execution: Execution, role: str, request: Request, match: Match, key: bytes) -> Call:
         now_us, began = self._clock(), time.perf_counter()
-        prompt = execution.prompt(request)
-        context = self._limits.context_tokens
-        if len(prompt.ids) >= context:
-            raise Rejected(
-                400,
-                "context_length_exceeded",
-                f"This model's maximum context length is {context} tokens. However, your messages have "
-                f"{len(prompt.ids)} tokens. Please shorten the messages.",
-            )
-        asked = request.new_tokens_max if request.new_tokens_max is not None else self._limits.new_tokens_max
+        unsent = execution.history.unsent(match.place, role, key)
+        prompt = execution.prompt(request, match)
+        new_tokens_max = self._room(request, len(prompt.ids))
         temperature = request.sampling.temperature
+        loop = asyncio.get_running_loop()
         call = Call(
             execution=execution,
             request=request,
             role=role,
             key=key,
+            match=match,
             prompt=prompt,
             temperature=self._limits.temperature if temperature is None else temperature,
-            new_tokens_max=min(asked, context - len(prompt.ids)),
+            new_tokens_max=new_tokens_max,
             started_us=now_us,
-            gone=asyncio.get_running_loop().create_future(),
-            tools=execution.tool_events(request, now_us),
+            gone=loop.create_future(),
+            tools=[] if unsent else execution.tool_events(request, now_us),
         )
+        if unsent:
+            call.turn, call.task = unsent, loop.create_future()
+            call.task.set_result(execution.answer(unsent, request))
+            return call
         call.task = asyncio.create_task(self._measured(call, began))
         call.task.add_done_callback(_retrieve)
         execution.running[key] = call
         return call
+
+    def _room(self, request: Request, prompt_tokens: int) -> int:
+        """How many tokens a call may sample: what was asked, clamped.  Raises Rejected (400)."""
+        context = self._limits.context_tokens
+        if prompt_tokens >= context:
+            raise Rejected(
+                400,
+                "context_length_exceeded",
+                f"This model's maximum context length is {context} tokens. However, your messages have "
+                f"{prompt_tokens} tokens. Please shorten the messages.",
+                (prompt_tokens, context),
+            )
+        asked = request.new_tokens_max if request.new_tokens_max is not None else self._limits.new_tokens_max
+        return min(asked, context - prompt_tokens)
 
     async def _measured(self, call: Call, began: float) -> Answer:
         with self._metrics.call(call.role, began) as engine:
@@ -192,7 +211,7 @@ class Caller:
                 recorded = execution.record(
                     call, generation, delivered=not call.gone.done(), now_us=self._clock()
                 )
-                call.recorded = recorded
+                call.turn = recorded.turn
                 await self._writer.append(recorded.event)
                 self._metrics.tokens(len(call.prompt.ids), recorded.event.n_output)
             finally:
@@ -201,7 +220,7 @@ class Caller:
                 self._metrics.undelivered.inc()
                 raise _given_up("while the engine answered it")
             if call.gone.done():
-                await self._undelivered(call, recorded)
+                self._metrics.undelivered.inc()
                 raise _given_up("while its answer was recorded")
             return recorded.answer
         except (LogError, EventError) as error:
@@ -281,38 +300,21 @@ class Caller:
         if call.waiting == 0 and not call.task.done():
             call.abandon()
 
-    async def settle(self, call: Call, delivered: bool) -> None:
-        """What became of one reply.  Where none of them was delivered the log is told."""
+    def settle(self, call: Call, delivered: bool) -> None:
+        """What became of one reply.  Where none of them was delivered it is kept for who asks again."""
         call.waiting -= 1
-        recorded = call.recorded
-        if recorded is None or recorded.answer is None or call.execution.failed:
+        if call.turn is None or call.execution.failed:
             return
         if delivered:
-            call.delivered = True
-            call.execution.went_out(recorded, self._clock())
-        elif call.waiting == 0 and not call.delivered:
-            try:
-                await self._undelivered(call, recorded)
-            except LogError as error:
-                call.execution.failed = f"an event of this execution is not in the log: {error}"
-
-    async def _undelivered(self, call: Call, recorded: Recorded) -> None:
-        call.recorded = None  # once
-        self._metrics.undelivered.inc()
-        call.execution.take_back(call, recorded)
-        await self._writer.append(
-            ReplyUndelivered(
-                time_us=self._clock(),
-                group_id=recorded.event.group_id,
-                execution_id=recorded.event.execution_id,
-                call_id=recorded.event.call_id,
-            )
-        )
+            call.execution.sent(call.turn, self._clock())
+        elif call.waiting == 0 and call.turn.reply == LOST:
+            self._metrics.undelivered.inc()
 
     async def close(self, execution: Execution) -> int:
         """End an execution: its running calls are aborted; the number of calls that the log holds.
 
-        Raises Rejected (503) where an event did not reach the log, or calls do not end in time.
+        Replies that never arrived are told to the log.  Raises Rejected (503) where an event did not reach
+        the log, or calls do not end in time.
         """
         execution.closing = True
         for call in execution.running.values():
@@ -328,6 +330,18 @@ class Caller:
                 )
         if execution.failed:
             raise Rejected(503, "log_unavailable", execution.failed)
+        try:
+            for turn in execution.history.lost:
+                await self._writer.append(
+                    ReplyUndelivered(
+                        time_us=self._clock(),
+                        group_id=execution.identity.group_id,
+                        execution_id=execution.identity.execution_id,
+                        call_id=turn.call_id,
+                    )
+                )
+        except LogError as error:  # asked again it tries again
+            raise Rejected(503, "log_unavailable", str(error)) from error
         return execution.calls
 
 

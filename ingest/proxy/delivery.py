@@ -7,6 +7,7 @@ whole answer.  Not streaming: the socket is held.  A client that hangs up is not
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from starlette.types import Receive, Send
 
@@ -89,7 +90,7 @@ class Delivery:
                 self._caller.leave(call)
                 return
             delivered = await self._answer(call, request, reply, gone, send)
-            await self._caller.settle(call, delivered)
+            self._caller.settle(call, delivered)
             if not gone.done():
                 await send({"type": "http.response.body", "body": b""})
         finally:
@@ -99,9 +100,10 @@ class Delivery:
         """True when the call has ended, False when the client has gone before it."""
         loop = asyncio.get_running_loop()
         began = loop.time()
+        either: set[asyncio.Future[Any]] = {call.task, gone}
         while not call.task.done() and not gone.done():
             await asyncio.wait(
-                {call.task, gone},
+                either,
                 timeout=self._keep_alive_s if reply else None,
                 return_when=asyncio.FIRST_COMPLETED,
             )

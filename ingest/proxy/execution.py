@@ -7,6 +7,7 @@ of what came before it.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,41 +16,50 @@ import numpy as np
 
 from ingest.engines.client import Generation
 from ingest.identity import Identity
-from ingest.matching import EMPTY, Ids, Matcher
-from ingest.proxy.history import History, Node, Turn
-from ingest.proxy.neutral import Answer, Rejected, Request, ToolCall
-from ingest.proxy.parsing import Parsed, parse
+from ingest.matching import EMPTY, Ids, Matcher, MatchingError
+from ingest.proxy.history import LOST, SENT, History, Match, Turn, calls_of, digest, of_minted
+from ingest.proxy.neutral import Answer, Message, Rejected, Request
+from ingest.proxy.parsing import THINK, Parsed, parse
 from ingest.proxy.prompting import Prompt, make_prompt
 from ingest.proxy.rendering import Renderer
-from lake.events import EventError, ModelCalled, ToolCalled, ids_to_bytes, logprobs_to_bytes
+from lake.events import (
+    EventError,
+    ModelCalled,
+    ToolCalled,
+    ids_from_bytes,
+    ids_to_bytes,
+    logprobs_to_bytes,
+)
 from lake.wire import EVENT_BYTES_MAX
 
 if TYPE_CHECKING:
     from ingest.proxy.calls import Call
 
 RECORD_ROOM = 16 << 10  # what a call's record holds beside its arrays, at most
-
-
-@dataclass(slots=True)
-class _Minted:
-    """A tool call that this execution's policy made."""
-
-    call_id: int
-    name: str
-    arguments: str
-    sent_us: int
-    returned: bool = False
+OPENING_TOKENS = 16  # at the end of a prompt, enough to see whether it opens a think block
+TURN_BYTES = 1500  # of memory, about: a turn and its place, beside its ids
+MESSAGE_BYTES = 300  # of memory, about: a message of the path
 
 
 @dataclass(slots=True, eq=False)
 class Recorded:
-    """A call that is in the tree: the event for the log, and the answer if there is one to deliver."""
+    """A call that is in the tree: the event for the log, its turn if it can be continued, the answer."""
 
     event: ModelCalled
-    input_len: int
-    place: Node
     turn: Turn | None
     answer: Answer | None
+
+
+@dataclass(frozen=True)
+class Recall:
+    """What the log holds of an execution: its calls in their order, and of the others what counts here.
+
+    `undelivered`: calls whose reply is known to be lost; `returned`: tool calls whose result is recorded.
+    """
+
+    calls: list[ModelCalled] = field(default_factory=list)
+    undelivered: set[int] = field(default_factory=set)
+    returned: set[str] = field(default_factory=set)
 
 
 @dataclass(eq=False)
@@ -63,43 +73,50 @@ class Execution:
     calls: int = 0
     closing: bool = False
     failed: str = ""
+    used_us: int = 0
     running: dict[bytes, Call] = field(default_factory=dict)
     handling: set[asyncio.Future[None]] = field(default_factory=set)
-    undelivered: dict[bytes, int] = field(default_factory=dict)  # by request: the call to retry
-    _history: History = field(default_factory=History)
+    sessions: dict[str, str] = field(default_factory=dict)  # what the rules of roles remember
+    history: History = field(default_factory=History)
+    _undelivered: dict[tuple[bytes, str], int] = field(default_factory=dict)  # the call to retry
     _matcher: Matcher = field(default_factory=Matcher)
     _lengths: list[int] = field(default_factory=list)
-    _minted: dict[str, _Minted] = field(default_factory=dict)
+    _messages: int = 0
 
-    def prompt(self, request: Request) -> Prompt:
+    # ------------------------------------------------------------------------------- what is asked
+    def prompt(self, request: Request, match: Match) -> Prompt:
         """The ids of a request.  Raises Rejected where the template refuses it."""
-        return make_prompt(request, self._history, self._matcher, self.renderer, now_us=self.started_us)
+        for turn in match.turns.values():
+            turn.reply = SENT  # who goes on after a reply has got it
+        return make_prompt(request, match, self._matcher, self.renderer, now_us=self.started_us)
 
     def tool_events(self, request: Request, now_us: int) -> list[ToolCalled]:
         """One event for each result that a request brings for the first time."""
-        events = []
-        for message in request.messages:
-            minted = self._minted.get(message.call_id) if message.role == "tool" else None
-            if minted is None or minted.returned:
-                continue
-            minted.returned = True
-            events.append(
-                ToolCalled(
-                    time_us=now_us,
-                    group_id=self.identity.group_id,
-                    execution_id=self.identity.execution_id,
-                    tool_call_id=message.call_id,
-                    call_id=minted.call_id,
-                    name=minted.name,
-                    arguments=minted.arguments.encode(),
-                    result=message.text.encode(),
-                    started_us=minted.sent_us,
-                    stopped_us=now_us,
-                    status="unknown",  # a tool's message does not say whether it failed
-                )
-            )
-        return events
+        found = (self._result(m, request, now_us) for m in request.messages if m.role == "tool")
+        return [event for event in found if event is not None]
 
+    def _result(self, message: Message, request: Request, now_us: int) -> ToolCalled | None:
+        known = of_minted(message.call_id)
+        turn = self.history.turns.get(known[0]) if known else None
+        if known is None or turn is None or known[1] >= len(turn.calls) or known[1] in turn.returned:
+            return None
+        turn.returned.add(known[1])
+        name, arguments = self._parsed(turn, request).calls[known[1]]
+        return ToolCalled(
+            time_us=now_us,
+            group_id=self.identity.group_id,
+            execution_id=self.identity.execution_id,
+            tool_call_id=message.call_id,
+            call_id=turn.call_id,
+            name=name,
+            arguments=arguments.encode(),
+            result=message.text.encode("utf-8", "replace"),
+            started_us=turn.sent_us or turn.finished_us,
+            stopped_us=now_us,
+            status={None: "unknown", True: "error", False: "ok"}[message.failed],
+        )
+
+    # ------------------------------------------------------------------------------ what is recorded
     def record(self, call: Call, generation: Generation, *, delivered: bool, now_us: int) -> Recorded:
         """Take a finished call into the tree and give it its id; an answer is made if one can be delivered.
 
@@ -108,29 +125,30 @@ class Execution:
         """
         output = np.asarray(generation.output_ids, np.int32)
         event = self._event(call, generation, output, delivered, now_us)
-        call_id = self.calls
-        prompt = call.prompt
-        self._matcher.insert(call_id, prompt.ids, output if delivered else EMPTY, prompt.base)
+        prompt, match = call.prompt, call.match
+        turn = None
+        if delivered:
+            turn = self._turn(event, output, len(prompt.ids), prompt.thinking)
+            turn.body, turn.key, turn.reply = prompt.body, call.key, LOST  # until it has gone out
+            answer = self.answer(turn, call.request)
+        self._matcher.insert(event.call_id, prompt.ids, output if delivered else EMPTY, prompt.base)
         self._lengths.append(len(prompt.ids) + len(output))
         self.calls += 1
-        place = self._history.add(call_id, call.request.messages, prompt.match)
-        turn = answer = None
-        if delivered:
-            parsed = self._parse(prompt, output, generation.finish_reason)
-            answer = self._answer(call_id, call, generation, parsed, now_us)
-            turn = Turn(call_id, parsed.text, parsed.reasoning, answer.calls, output, prompt.body, Node())
-            self._history.answer(place, turn)
-            self.undelivered.pop(call.key, None)
-        else:
-            self.undelivered[call.key] = call_id
-        return Recorded(event, len(prompt.ids), place, turn, answer)
+        self.history.asked(event.call_id, match)
+        self._messages += len(match.places) - match.depth
+        if turn is None:
+            self._undelivered[match.place, call.role] = event.call_id
+            return Recorded(event, None, None)
+        self.history.answered(turn)
+        self._undelivered.pop((match.place, call.role), None)
+        return Recorded(event, turn, answer)
 
     def _event(
         self, call: Call, generation: Generation, output: Ids, delivered: bool, now_us: int
     ) -> ModelCalled:
-        prompt = call.prompt
+        prompt, match = call.prompt, call.match
         parent, shared = self._matcher.longest_prefix(prompt.ids, prompt.base)
-        relation = self._relation(prompt, parent, shared)
+        relation = self._relation(match, parent, shared)
         differences = [] if relation == "extends" else [prompt.difference or self._token(parent, shared)]
         event = ModelCalled(
             time_us=now_us,
@@ -144,8 +162,8 @@ class Execution:
             output_ids=ids_to_bytes(output),
             output_logprobs=logprobs_to_bytes(generation.output_logprobs),
             relation=relation,
-            difference="; ".join(d for d in differences + prompt.match.changes if d)[: RECORD_ROOM // 8],
-            retry_of=self.undelivered.get(call.key),
+            difference="; ".join(d for d in differences + match.changes if d)[: RECORD_ROOM // 8],
+            retry_of=self._undelivered.get((match.place, call.role)),
             delivered=delivered,
             finish_reason=generation.finish_reason,
             spans=tuple(generation.spans),
@@ -155,6 +173,7 @@ class Execution:
             cached_tokens=generation.cached_tokens,
             started_us=call.started_us,
             finished_us=now_us,
+            place=match.place,
         )
         arrays = 4 * (event.n_context + 2 * event.n_output)
         try:
@@ -168,49 +187,114 @@ class Execution:
             raise Rejected(502, "call_not_recordable", str(error)) from error
         return event
 
-    def _relation(self, prompt: Prompt, parent: int | None, shared: int) -> str:
-        if parent is not None and shared == self._lengths[parent] and not prompt.match.repeats:
+    def _relation(self, match: Match, parent: int | None, shared: int) -> str:
+        if parent is not None and shared == self._lengths[parent] and not match.repeats:
             return "extends"
-        return "branches" if parent is not None and prompt.match.depth else "restarts"
+        return "branches" if parent is not None and match.depth else "restarts"
 
     @staticmethod
     def _token(parent: int | None, shared: int) -> str:
         return "" if parent is None else f"token {shared} differs from call {parent}"
 
-    def _parse(self, prompt: Prompt, output: Ids, finish_reason: str) -> Parsed:
+    # ------------------------------------------------------------------------------------- turns
+    def _turn(self, event: ModelCalled, output: Ids, prompt_tokens: int, thinking: bool) -> Turn:
+        """The turn that a recorded call is; what is not in its event is left open."""
+        turn = Turn(
+            call_id=event.call_id,
+            role=event.role,
+            place=event.place,
+            output_ids=output,
+            prompt_tokens=prompt_tokens,
+            cached_tokens=event.cached_tokens or 0,
+            finish_reason=event.finish_reason,
+            thinking=thinking,
+            said=b"",
+            thought=None,
+            calls=(),
+            body=None,
+            key=b"",
+            finished_us=event.finished_us,
+        )
+        parsed = self._parsed(turn, None)
+        turn.said = digest(parsed.text.strip())
+        turn.thought = None if parsed.reasoning is None else digest(parsed.reasoning.strip())
+        turn.calls = tuple((name, digest(arguments)) for name, arguments in parsed.calls)
+        return turn
+
+    def _parsed(self, turn: Turn, request: Request | None) -> Parsed:
+        output = turn.output_ids
         stopped = len(output) > 0 and int(output[-1]) in self.renderer.stop_ids
         text = self.renderer.decode(output[:-1] if stopped else output)
-        return parse(text, cut=finish_reason == "length", thinking=prompt.thinking)
+        return parse(text, cut=turn.finish_reason == "length", thinking=turn.thinking)
 
-    def _answer(
-        self, call_id: int, call: Call, generation: Generation, parsed: Parsed, now_us: int
-    ) -> Answer:
-        calls = []
-        for name, arguments in parsed.calls:
-            minted = f"call_{len(self._minted):08d}"
-            self._minted[minted] = _Minted(call_id, name, arguments, now_us)
-            calls.append(ToolCall(minted, name, arguments))
-        finish = "tool_calls" if calls and generation.finish_reason == "stop" else generation.finish_reason
+    def answer(self, turn: Turn, request: Request) -> Answer:
+        """The answer that a turn is, made from what was sampled; the same whenever it is made."""
+        parsed = self._parsed(turn, request)
+        calls = calls_of(turn, parsed.calls)
         return Answer(
-            call_id=call_id,
+            call_id=turn.call_id,
             text=parsed.text,
             reasoning=parsed.reasoning,
-            calls=tuple(calls),
-            finish=finish,
-            prompt_tokens=len(call.prompt.ids),
-            completion_tokens=len(generation.output_ids),
-            cached_tokens=generation.cached_tokens or 0,
-            created_us=now_us,
+            calls=calls,
+            finish="tool_calls" if calls and turn.finish_reason == "stop" else turn.finish_reason,
+            prompt_tokens=turn.prompt_tokens,
+            completion_tokens=len(turn.output_ids),
+            cached_tokens=turn.cached_tokens,
+            created_us=turn.finished_us,
         )
 
-    def went_out(self, recorded: Recorded, now_us: int) -> None:
+    @staticmethod
+    def sent(turn: Turn, now_us: int) -> None:
         """The answer left: its tool calls run from now on."""
-        for call in recorded.answer.calls if recorded.answer else ():
-            self._minted[call.id].sent_us = now_us
+        turn.reply, turn.sent_us = SENT, turn.sent_us or now_us
 
-    def take_back(self, call: Call, recorded: Recorded) -> None:
-        """The answer did not reach the harness: nothing may extend it, and the same request is a retry."""
-        self._matcher.retract(recorded.event.call_id, recorded.input_len)
-        if recorded.turn:
-            self._history.take_back(recorded.place, recorded.turn)
-        self.undelivered[call.key] = recorded.event.call_id
+    # ------------------------------------------------------------------------------ from the log
+    def recall(self, recalled: Recall) -> None:
+        """Go on, in a new process, with an execution of which the log holds these calls, in their order.
+
+        Raises MatchingError where calls are missing.
+        """
+        if not recalled.calls:
+            return
+        missing = set(range(recalled.calls[-1].call_id + 1)) - {c.call_id for c in recalled.calls}
+        if missing:
+            raise MatchingError(f"calls {sorted(missing)[:10]} are not there")
+        kept = [_as_kept(c, recalled.undelivered) for c in recalled.calls]
+        self._matcher = Matcher.restored(kept)
+        self.started_us = min(c.started_us for c in kept)
+        for event in kept:
+            self._lengths.append(event.shared_len + event.n_context + event.n_output)
+            self.history.recall(event.call_id, event.place)
+            if not event.delivered:
+                self._undelivered[event.place, event.role] = event.call_id
+                continue
+            opening = self.renderer.decode(ids_from_bytes(event.context_ids)[-OPENING_TOKENS:])
+            output, prompt_tokens = ids_from_bytes(event.output_ids), event.shared_len + event.n_context
+            turn = self._turn(event, output, prompt_tokens, opening.rstrip().endswith(THINK))
+            turn.returned = {k for k, name in enumerate(turn.ids) if name in recalled.returned}
+            self.history.answered(turn)
+            self._undelivered.pop((event.place, event.role), None)
+            parent = self.history.turns.get(-1 if event.parent_call_id is None else event.parent_call_id)
+            if parent is not None and event.shared_len > parent.prompt_tokens:
+                parent.reply = SENT
+        self.calls = kept[-1].call_id + 1
+
+    @property
+    def idle(self) -> bool:
+        """Whether its state may be let go of: the log holds all of it."""
+        busy = self.running or self.handling or self.closing or self.failed
+        return not busy and next(iter(self.history.lost), None) is None
+
+    @property
+    def nbytes(self) -> int:
+        """Of memory, about."""
+        turns = self.history.turns
+        outputs = sum(t.output_ids.nbytes for t in turns.values())
+        return self._matcher.nbytes + outputs + TURN_BYTES * len(turns) + MESSAGE_BYTES * self._messages
+
+
+def _as_kept(event: ModelCalled, undelivered: Set[int]) -> ModelCalled:
+    """A call as the proxy keeps it: an answer that never arrived can be extended by nobody."""
+    if event.delivered and event.call_id not in undelivered:
+        return event
+    return msgspec.structs.replace(event, output_ids=b"", output_logprobs=None, spans=(), delivered=False)

@@ -15,13 +15,17 @@ MESSAGE_ROLES = ("system", "user", "assistant", "tool")
 
 
 class Rejected(Exception):
-    """A request that is not served: HTTP status, a short code, and a sentence for a person."""
+    """A request that is not served: HTTP status, a short code, and a sentence for a person.
 
-    def __init__(self, status: int, code: str, sentence: str) -> None:
+    `numbers` of a prompt that is too long: its tokens and the bound, for clients that read them.
+    """
+
+    def __init__(self, status: int, code: str, sentence: str, numbers: tuple[int, int] | None = None) -> None:
         super().__init__(sentence)
         self.status = status
         self.code = code
         self.sentence = sentence
+        self.numbers = numbers
 
 
 class ToolCall(msgspec.Struct, frozen=True):
@@ -61,11 +65,14 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     `tools`, in the form of chat completions, and `options` go to the chat template.  `names` is the
     dialect's own: what it needs to word the answer (a tool's rendered name -> what its protocol calls it).
+    `deferred` are tools that the template is not given, since messages hold their schemas; the policy
+    may call them like any other.
     """
 
     dialect: str = "chat"
     messages: tuple[Message, ...]
     tools: tuple[Any, ...] = ()
+    deferred: tuple[Any, ...] = ()
     options: dict[str, Any] = {}
     sampling: Sampling = Sampling()
     new_tokens_max: int | None = None
@@ -74,10 +81,13 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     names: dict[str, Any] = {}
 
-    def digest(self, role: str) -> bytes:
-        """What makes two requests the same: all but how the answer is delivered and how long it may be."""
-        same = (role, self.messages, self.tools, self.options, self.sampling, self.model)
-        return hashlib.blake2b(msgspec.json.encode(same), digest_size=16).digest()
+    def digest(self, role: str, place: bytes) -> bytes:
+        """What makes two requests the same: all but how the answer is delivered and how long it may be.
+
+        `place` stands for the messages (ingest.proxy.history).
+        """
+        same = (role, place, self.tools, self.options, self.sampling, self.model)
+        return hashlib.blake2b(msgspec.msgpack.encode(same), digest_size=16).digest()
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

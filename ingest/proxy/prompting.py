@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ingest.matching import Ids, Matcher
-from ingest.proxy.history import History, Match, Turn
+from ingest.proxy.history import Match, Turn
 from ingest.proxy.neutral import Rejected, Request
 from ingest.proxy.parsing import THINK
 from ingest.proxy.rendering import Rendered, Renderer, RenderingError
@@ -26,7 +26,6 @@ class Prompt:
 
     ids: Ids
     base: int | None  # the call whose whole sequence they begin with
-    match: Match
     difference: str
     body: tuple[int, bytes]
     thinking: bool
@@ -59,6 +58,8 @@ def _base(rendered: Rendered, match: Match) -> tuple[int | None, str]:
     """(index of the last turn up to which the rendering is the recorded one, what changed after it)."""
     difference = ""
     for index, turn in sorted(match.turns.items(), reverse=True):
+        if turn.body is None:  # of another process: its ids are compared one by one
+            continue
         length, digest = turn.body
         if len(rendered.text) >= length and _digest(rendered.text[:length]) == digest:
             return index, difference
@@ -83,10 +84,9 @@ def _ids(rendered: Rendered, match: Match, base: int | None, matcher: Matcher, r
 
 
 def make_prompt(
-    request: Request, history: History, matcher: Matcher, renderer: Renderer, *, now_us: int
+    request: Request, match: Match, matcher: Matcher, renderer: Renderer, *, now_us: int
 ) -> Prompt:
     """The ids of a request.  Raises Rejected (400) where the template refuses the messages."""
-    match = history.match(request.messages)
     note = ""
     places = match.turns.keys() | match.restored.keys()
     try:
@@ -108,7 +108,6 @@ def make_prompt(
     return Prompt(
         ids=ids,
         base=None if base is None else match.turns[base].call_id,
-        match=match,
         difference=match.difference or note or changed,
         body=(len(body), _digest(body)),
         thinking=rendered.text.rstrip().endswith(THINK),

@@ -12,8 +12,14 @@ import pytest
 from tokenizers import Tokenizer
 
 from ingest.identity import sign
-from ingest.proxy.app import launched_before
-from lake.events import ExecutionLaunched, ReplyUndelivered, ToolCalled, VersionSpan, ids_from_bytes
+from lake.events import (
+    ExecutionFinished,
+    ExecutionLaunched,
+    ReplyUndelivered,
+    ToolCalled,
+    VersionSpan,
+    ids_from_bytes,
+)
 from lake.log import LogUnavailable, open_log
 from tests.support.driven_execution import TOOLS, call_text, result, user, whole
 from tests.support.running_proxy import LIMITS, SECRET, read_events, running_proxy, until
@@ -354,7 +360,7 @@ async def test_one_of_two_hangs_up_and_the_other_gets_the_answer(proxy, engine, 
     assert [c.delivered for c in proxy.calls().values()] == [True]
 
 
-async def test_a_reply_that_could_not_be_written(proxy, engine, script, log):
+async def lose_a_reply(proxy, log, messages, **body):
     """The client leaves between the record and the reply: the log's append is made slow to show it."""
     append, slow = log.append, asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -368,17 +374,57 @@ async def test_a_reply_that_could_not_be_written(proxy, engine, script, log):
 
     recorded = asyncio.Event()
     log.append = held
-    task = asyncio.create_task(proxy.answer([user("u")]))
+    task = asyncio.create_task(proxy.answer(messages, **body))
     await recorded.wait()
     task.cancel()
     await asyncio.sleep(0.1)
     slow.set()
-    await until(lambda: read_events(log, "executions"))
+    log.append = append
+    async with asyncio.timeout(20):
+        while await running_of(proxy):
+            await asyncio.sleep(0.005)
+
+
+async def running_of(proxy):
+    async with proxy.session.get(f"{proxy.url}/health") as reply:
+        return (await reply.json())["running"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_lost_reply_is_answered_from_its_record(proxy, engine, script, log, stream):
+    script.says = [Say("<think>\nhm\n</think>\n\n" + call_text('{"a":  1}')), Say("done")]
+    await lose_a_reply(proxy, log, [user("u")], tools=TOOLS)
+    async with proxy.ask([user("u")], tools=TOOLS, stream=stream, max_tokens=9) as reply:
+        text = await reply.text()
+    assert '"arguments":"{\\"a\\":  1}"' in text
+    assert '"reasoning_content":"hm"' in text
+    assert len(engine.asked) == 1
+    (call,) = proxy.calls().values()
+    assert (call.delivered, call.retry_of) == (True, None)
+    _, again = await proxy.answer([user("u")], tools=TOOLS)  # delivered now: a new sibling
+    assert again["choices"][0]["message"]["content"] == "done"
+    assert proxy.calls()[1].retry_of is None
+    assert await proxy.close() == (200, {"calls": 2})
+    assert read_events(log, "executions") == []
+
+
+async def test_a_reply_that_stays_lost_is_told_at_the_end(proxy, log):
+    await lose_a_reply(proxy, log, [user("u")])
+    assert read_events(log, "executions") == []
+    assert await proxy.close() == (200, {"calls": 1})
     (undelivered,) = read_events(log, "executions")
     assert isinstance(undelivered, ReplyUndelivered)
     assert undelivered.call_id == 0
-    await proxy.answer([user("u")])
-    assert proxy.calls()[1].retry_of == 0
+
+
+async def test_who_goes_on_after_a_reply_has_got_it(proxy, script, log):
+    """The whole reply was read, and the connection broke only then."""
+    script.says = [Say("yes"), Say("more")]
+    await lose_a_reply(proxy, log, [user("u")])
+    await proxy.answer([user("u"), {"role": "assistant", "content": "yes"}, user("v")])
+    assert proxy.calls()[1].relation == "extends"
+    await proxy.close()
+    assert read_events(log, "executions") == []
 
 
 # -------------------------------------------------------------------------------------- ends
@@ -397,16 +443,17 @@ async def test_close_counts_aborts_and_shuts(proxy, engine, script):
     assert await proxy.close("e-none") == (200, {"calls": 0})
 
 
-async def test_an_execution_launched_before_the_proxy_is_sealed(log, model, engine):
-    log.append([ExecutionLaunched(time_us=1, group_id="g-1", execution_id="e-1", index=0)])
-    assert launched_before(log) == {"e-1"}
+async def test_a_finished_execution_takes_no_calls_of_a_later_proxy(log, model, engine):
+    log.append(
+        [
+            ExecutionLaunched(time_us=1, group_id="g-1", execution_id="e-1", index=0),
+            ExecutionFinished(time_us=2, group_id="g-1", execution_id="e-1", status="completed", calls=0),
+        ]
+    )
     async with running_proxy(log, model, engine.url) as proxy:
         status, body = await proxy.answer([user("u")])
-        assert (status, body["error"]["code"]) == (409, "execution_sealed")
-        assert "launched before this proxy started" in body["error"]["message"]
+        assert (status, body["error"]["code"]) == (409, "execution_closed")
         assert (await proxy.close())[0] == 409
-        log.append([ExecutionLaunched(time_us=1, group_id="g-1", execution_id="e-2", index=1)])
-        assert (await proxy.answer([user("u")], execution="e-2"))[0] == 200
 
 
 async def test_a_log_that_fails_fails_the_call_by_name(proxy, log):

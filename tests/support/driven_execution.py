@@ -60,9 +60,11 @@ class Driven:
             self.encode(say) + ([self.renderer.stop_ids[-1]] if stop else []) if isinstance(say, str) else say
         )
         request = Chat().parse(json.dumps({"messages": messages, "tools": tools, **body}).encode(), {})
-        prompt = self.execution.prompt(request)
+        match = self.execution.history.match(request.messages)
+        key = request.digest("main", match.place)
+        prompt = self.execution.prompt(request, match)
         call = Call(
-            self.execution, request, "main", request.digest("main"), prompt, 1.0, 100, 0,
+            self.execution, request, "main", key, match, prompt, 1.0, 100, 0,
             self._gone, self.execution.tool_events(request, 7),
         )  # fmt: skip
         generation = Generation(
