@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import aiohttp
@@ -25,13 +26,27 @@ class ProxyLost(Exception):
     """The proxy went away under an execution, or refuses it: the run's fault, never the harness's."""
 
 
+class HarnessCrashed(Exception):
+    """A harness that ended badly by its own account: what it said is all there is to say."""
+
+
+class Unscored(Exception):
+    """An execution without a score, and that is no fault of anybody's: why."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What all executions of a run have in common."""
+    """What all executions of a run have in common.
+
+    model       the name under which the proxy lists the policy
+    workspaces  the folder under which a harness may have one an execution
+    """
 
     seed: int
     rollout: Rollout
     http: aiohttp.ClientSession
+    model: str
+    workspaces: Path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,13 +81,14 @@ class Execution(Protocol):
         """Carry out the task; `completed`, or `harness_timeout` where the harness's own limit ended it.
 
         Cancelled, it stops at once and leaves its workspace as it is.  Raises ProxyLost when the
-        proxy went away; anything else that it raises is the harness's crash.
+        proxy went away; anything else that it raises is the harness's crash (HarnessCrashed where
+        the harness said so itself).
         """
 
     async def assess(self) -> Assessed:
         """The score of the workspace as it stands, by the task's normal rule, however `run` ended.
 
-        What it raises is the evaluator's crash: the score is then missing, not 0.
+        What it raises is the evaluator's crash, or Unscored: the score is then missing, not 0.
         """
 
 
@@ -91,7 +107,13 @@ def _courier(setting: Setting) -> Harness:
     return Courier(setting)
 
 
-HARNESSES: dict[str, Callable[[Setting], Harness]] = {"courier": _courier}
+def _command(setting: Setting) -> Harness:
+    from ingest.commanded import Commanded
+
+    return Commanded(setting)
+
+
+HARNESSES: dict[str, Callable[[Setting], Harness]] = {"courier": _courier, "command": _command}
 
 
 def make_harness(name: str, setting: Setting) -> Harness:

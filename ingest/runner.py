@@ -235,7 +235,13 @@ async def serve(run: Run, config: Config, proxy: str) -> None:
     publisher = Publisher(log)
     try:
         async with _client(config.rollout.concurrent_executions) as http:
-            setting = Setting(seed=config.seed, rollout=config.rollout, http=http)
+            setting = Setting(
+                seed=config.seed,
+                rollout=config.rollout,
+                http=http,
+                model=config.name,
+                workspaces=run.workspaces,
+            )
             harness = make_harness(config.rollout.harness, setting)
             await Runner(
                 log=log,

@@ -43,10 +43,29 @@ class Rollout(Section, kw_only=True, frozen=True):
     new_tokens_max: int = 32
     harness_timeout_s: float = 120.0
     attempts_max: int = 4  # launches of one place of a group, when the run itself went away under it
+    scorer_timeout_s: float = 120.0
+    overall_timeout_s: float = 0.0  # harness and scorer together; 0: no bound but theirs
+    waterlevel: int = 0  # of `headrace rollout`: groups handed out and not ready, at most; 0: no bound
+    # --- the harness `command`: any command line (ingest.command_line has the placeholders)
+    command: str = ""
+    scorer: str = ""  # its last line is the score; without one every score is missing
+    tasks: str = ""  # a file of JSON lines, each with a `prompt`
+    template: str = ""  # a folder that each workspace begins as a copy of
+    here: str = ""  # the folder {here}, in which the command line was written
+    home: str = "own"  # HOME of a harness: `own` (empty), `shared` (ours), or a folder it is a copy of
+    environment: tuple[str, ...] = ()  # NAME=VALUE, or NAME to pass ours on
+    exit_codes: tuple[int, ...] = (0,)  # of a harness that came to its end; any other is a crash
+    output_bytes_max: int = 16 << 20  # kept of what one execution prints
+    stop_s: float = 5.0  # from SIGTERM to SIGKILL
+    engines: tuple[str, ...] = ()  # of `headrace rollout`; none: the embedded one
 
     def __post_init__(self) -> None:
         _need(self.groups_per_step >= 1, f"rollout.groups_per_step is {self.groups_per_step}, at least 1")
-        _need(self.group_size >= 2, f"rollout.group_size is {self.group_size}, at least 2")
+        few = (
+            1 if self.harness == "command" else 2
+        )  # alone it has no advantage, and is a rollout all the same
+        _need(self.group_size >= few, f"rollout.group_size is {self.group_size}, at least {few}")
+        self._check_command()
         _need(self.mu >= 1, f"rollout.mu is {self.mu}, at least 1")
         _need(self.phi >= 0, f"rollout.phi is {self.phi}, at least 0")
         q = (self.phi + self.mu) * self.groups_per_step
@@ -54,6 +73,33 @@ class Rollout(Section, kw_only=True, frozen=True):
         _need(self.temperature > 0, f"rollout.temperature is {self.temperature}, above 0 is needed")
         _need(self.concurrent_executions >= 1, "rollout.concurrent_executions: at least 1 is needed")
         _need(self.new_tokens_max >= 1, f"rollout.new_tokens_max is {self.new_tokens_max}, at least 1")
+        _need(
+            self.waterlevel >= 0, f"rollout.waterlevel is {self.waterlevel}, 0 (no bound) or more is needed"
+        )
+        for name in ("harness_timeout_s", "scorer_timeout_s"):
+            _need(getattr(self, name) > 0, f"rollout.{name} is {getattr(self, name)}, above 0 is needed")
+        _need(
+            self.overall_timeout_s >= 0,
+            f"rollout.overall_timeout_s is {self.overall_timeout_s}, 0 (none) or more is needed",
+        )
+
+    def _check_command(self) -> None:
+        by_command = self.harness == "command"
+        _need(
+            not by_command or bool(self.command.strip()),
+            'rollout.harness is "command" and rollout.command is empty; give the command line, for example '
+            '"claude -p {prompt}"',
+        )
+        _need(
+            by_command or not (self.command or self.scorer),
+            f'rollout.command and rollout.scorer are for rollout.harness = "command", it is "{self.harness}"',
+        )
+        _need(bool(self.exit_codes), "rollout.exit_codes is empty; at least one is needed, usually 0")
+        _need(
+            4096 <= self.output_bytes_max <= 1 << 40,
+            f"rollout.output_bytes_max is {self.output_bytes_max}, 4096 or more is needed",
+        )
+        _need(0 <= self.stop_s <= 15, f"rollout.stop_s is {self.stop_s}, 0 to 15 seconds is needed")
 
 
 class Admission(Section, kw_only=True, frozen=True):

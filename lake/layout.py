@@ -9,6 +9,8 @@ RUN/lake/sets/S/M    derived tables: model M of the set S (its parameters in set
 RUN/weights/v000003  published weights, Hugging Face form
 RUN/checkpoints/     weights and optimizer after a step
 RUN/replays/NAME     replays
+RUN/tasks.jsonl      the tasks, one a group
+RUN/workspaces/E/    what a harness that is a command line had and left (ingest.commanded)
 RUN/output/P.log     what the processes printed
 RUN/targets-P.json   where Prometheus finds the metrics of the processes P
 """
@@ -68,6 +70,14 @@ class Run:
     @property
     def replays(self) -> Path:
         return self.path / "replays"
+
+    @property
+    def tasks_file(self) -> Path:
+        return self.path / "tasks.jsonl"
+
+    @property
+    def workspaces(self) -> Path:
+        return self.path / "workspaces"
 
     def weights(self, version: int) -> Path:
         return self.path / "weights" / f"v{version:06d}"

@@ -299,7 +299,7 @@ async def test_two_runners_and_bad_input_are_refused(world, tmp_path):
     world.run.config_file.write_bytes(msgspec.json.encode(parse({"rollout": {"harness": "nobody"}})))
     async with world.runner("http://127.0.0.1:1") as process:
         assert await process.wait() == 2
-        assert b"rollout.harness is 'nobody'; known: courier" in await process.said
+        assert b"rollout.harness is 'nobody'; known: command, courier" in await process.said
     world.run.config_file.unlink()
     async with world.runner("http://127.0.0.1:1") as process:
         assert await process.wait() == 2
