@@ -11,6 +11,7 @@ Whatever else there is stays with the task: the scorer finds it in the file {tas
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -105,3 +106,10 @@ def lay_out(files: Mapping[str, str], workspace: Path) -> None:
             raise BadTask(f"`files` names {name!r}, which a link of the template leads out of the workspace")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8", newline="")
+
+
+if __name__ == "__main__":  # python -m ingest.rollout_tasks FILE: the tasks as a run keeps them
+    try:
+        sys.stdout.buffer.writelines(f"{task}\n".encode() for task in read_tasks(Path(sys.argv[1])))
+    except BadTask as error:
+        sys.exit(str(error))

@@ -4,13 +4,12 @@
 
 On Kafka the workers are members of one consumer group, so that others on other machines may join them;
 on SQLite each has its share of the lanes.  A worker that dies is started again after a pause; one that
-dies DEATHS_MAX times within DEATHS_S ends the command with what it last said.
+dies too often (lake.processes.DEATHS_MAX) ends the command with what it last said.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
@@ -20,13 +19,11 @@ from lake.events import TOPICS
 from lake.holding import only_one
 from lake.layout import Run
 from lake.log import Log, LogUnavailable, Partition
-from lake.processes import Process, ProcessDied
+from lake.processes import Process, Revived
 from lake.store import Store, StoreUnavailable
 from lake.tables import SCHEMAS, app_id
 
-DEATHS_MAX, DEATHS_S = 5, 60.0
 LOOK_EVERY_S = 1.0
-PAUSE_S = 0.5
 
 
 @dataclass
@@ -72,26 +69,22 @@ class Watch:
         return standing
 
 
-@dataclass
-class _Worker:
-    process: Process
-    deaths: deque[float] = field(default_factory=lambda: deque(maxlen=DEATHS_MAX))
-    start_at: float = 0.0
-
-
 class Supervisor:
     """The workers of one command."""
 
     def __init__(self, run: Run, workers: int, metrics_port: int | None, say: Callable[[str], None]) -> None:
         self._say = say
-        self.restarts = 0
         self._workers = []
         for index in range(workers):
             arguments = ["ingest.worker", "--run", str(run.path), "--index", str(index), "--of", str(workers)]
             if metrics_port is not None:
                 arguments += ["--metrics-port", str(metrics_port + index if metrics_port else 0)]
             process = Process(f"worker {index}", arguments, run.output(f"ingest-{index}"), hint="")
-            self._workers.append(_Worker(process))
+            self._workers.append(Revived(process))
+
+    @property
+    def restarts(self) -> int:
+        return sum(worker.restarts for worker in self._workers)
 
     def start(self) -> None:
         for worker in self._workers:
@@ -99,22 +92,8 @@ class Supervisor:
 
     def step(self) -> None:
         """Start again what died.  Raises ProcessDied where that does not help."""
-        now = time.monotonic()
         for worker in self._workers:
-            if worker.start_at:
-                if now >= worker.start_at:
-                    worker.start_at = 0.0
-                    worker.process.start()
-                continue
-            if worker.process.code() is None:
-                continue
-            death = worker.process.died()
-            worker.deaths.append(now)
-            if len(worker.deaths) == DEATHS_MAX and now - worker.deaths[0] < DEATHS_S:
-                raise ProcessDied(f"{death} (it died {DEATHS_MAX} times within {DEATHS_S:g} s)")
-            self.restarts += 1
-            self._say(f"{death}; starting it again")
-            worker.start_at = now + PAUSE_S * 2 ** len(worker.deaths)
+            worker.look(self._say)
 
     def stop(self) -> None:
         """Have every worker read the log to its end, and wait for them."""

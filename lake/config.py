@@ -61,9 +61,7 @@ class Rollout(Section, kw_only=True, frozen=True):
 
     def __post_init__(self) -> None:
         _need(self.groups_per_step >= 1, f"rollout.groups_per_step is {self.groups_per_step}, at least 1")
-        few = (
-            1 if self.harness == "command" else 2
-        )  # alone it has no advantage, and is a rollout all the same
+        few = 1 if self.harness == "command" else 2  # one alone has no advantage, but may be evaluated
         _need(self.group_size >= few, f"rollout.group_size is {self.group_size}, at least {few}")
         self._check_command()
         _need(self.mu >= 1, f"rollout.mu is {self.mu}, at least 1")

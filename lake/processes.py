@@ -7,7 +7,6 @@ started again never meets its own orphans.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import socket
@@ -16,9 +15,12 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from lake.parentage import die_with_parent
 
 READY_S_MAX = 120.0
 """The slowest start: an engine that imports torch on a loaded machine takes some 20 s."""
@@ -26,7 +28,9 @@ READY_S_MAX = 120.0
 STOP_S_MAX = 30.0
 """The slowest stop: a worker that reads the rest of the log into the lake."""
 
-PR_SET_PDEATHSIG = 1
+DEATHS_MAX, DEATHS_S = 5, 60.0
+"""A process that is kept may die so often in so many seconds."""
+PAUSE_S = 0.5
 
 
 class ProcessDied(RuntimeError):
@@ -38,12 +42,6 @@ def free_port() -> int:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return int(s.getsockname()[1])
-
-
-def die_with_parent() -> None:
-    """Runs in a child before its program: the kernel kills it when its parent ends (Linux)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _ending(code: int) -> str:
@@ -119,6 +117,34 @@ class Process:
         except subprocess.TimeoutExpired:
             self.popen.kill()
             self.popen.wait()
+
+
+@dataclass
+class Revived:
+    """A process that is started again, after a pause, when it ends by itself."""
+
+    process: Process
+    restarts: int = 0
+    _deaths: deque[float] = field(default_factory=lambda: deque(maxlen=DEATHS_MAX))
+    _start_at: float = 0.0
+
+    def look(self, say: Callable[[str], None]) -> None:
+        """Start it again where it has died.  Raises ProcessDied where that does not help."""
+        now = time.monotonic()
+        if self._start_at:
+            if now >= self._start_at:
+                self._start_at = 0.0
+                self.process.start()
+            return
+        if self.process.code() is None:
+            return
+        death = self.process.died()
+        self._deaths.append(now)
+        if len(self._deaths) == DEATHS_MAX and now - self._deaths[0] < DEATHS_S:
+            raise ProcessDied(f"{death} (it died {DEATHS_MAX} times within {DEATHS_S:g} s)")
+        self.restarts += 1
+        say(f"{death}; starting it again")
+        self._start_at = now + PAUSE_S * 2 ** len(self._deaths)
 
 
 class Processes:

@@ -12,8 +12,10 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from lake import run_processes
+from lake.beginning import announce, open_folder
 from lake.config import Config
-from lake.events import CellEvent, Event, GroupDispatched, ScheduleDecided
+from lake.events import Event, GroupDispatched, ScheduleDecided
 from lake.follow import Follower
 from lake.holding import only_one
 from lake.layout import Run
@@ -56,63 +58,42 @@ class Controller:
     def __init__(self, run: Run, config: Config, say: Callable[[str], None]) -> None:
         self._run, self._config, self._say = run, config, say
         self._log = run.open_log(config)
-        prepare.announce(self._log, run, config)
+        announce(self._log, run, config)
         self._tasks = prepare.tasks(run, config)
         self.fold = Fold(self._log)
         self.fold.catch_up()
         self._processes = Processes()
-        self._session = f"{now_us():x}"
+        self._cells = run_processes.Cells(self._log)
         self._trainer: Process | None = None
 
     @property
     def state(self) -> State:
         return self.fold.state
 
-    def _process(self, name: str, *arguments: str, health: str | None = None) -> Process:
-        process = self._processes.start(Process(name, arguments, self._run.output(name), health))
-        self._cell(name, "started", json.dumps({"pid": process.pid}))
+    def _start(self, process: Process) -> Process:
+        self._processes.start(process)
+        self._cells.started(process)
         return process
-
-    def _cell(self, name: str, change: str, detail: str = "") -> None:
-        self._log.append(
-            [CellEvent(time_us=now_us(), cell=name, session=self._session, change=change, detail=detail)]
-        )
 
     def start(self) -> None:
         """Start what is needed to go on.  Raises ProcessDied."""
         prepare.first_policy(self._run, self._config, self._say)
         version = max(0, self.state.published_version)
-        engine, e = f"http://127.0.0.1:{(port := free_port())}", self._config.engine
-        folder = ("--run", str(self._run.path))
-        proxy = f"http://127.0.0.1:{(proxy_port := free_port())}"
-        workers = self._config.ingest.workers
-        for index in range(workers):
-            share = ("--index", str(index), "--of", str(workers), "--metrics-port", "0")
-            self._process(f"worker-{index}" if index else "worker", "ingest.worker", *folder, *share)
+        port, proxy_port = free_port(), free_port()
+        engine, proxy = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{proxy_port}"
+        for worker in run_processes.workers(self._run, self._config):
+            self._start(worker)
         waited = [
-            self._process(
-                "engine",
-                "ingest.engines.embedded",
-                *("--model", str(self._run.weights(version)), "--weight-version", str(version)),
-                *("--port", str(port), "--concurrent-calls", str(e.concurrent_calls)),
-                *("--context-tokens", str(e.context_tokens), "--threads", str(e.threads)),
-                *("--seed", str(self._config.seed)),
-                health=f"{engine}/health",
-            ),
-            self._process(
-                "proxy",
-                "ingest.proxy",
-                *(*folder, "--engine", engine, "--port", str(proxy_port)),
-                health=f"{proxy}/health",
-            ),
+            self._start(run_processes.engine(self._run, self._config, version, port)),
+            self._start(run_processes.proxy(self._run, [engine], proxy_port)),
         ]
-        self._trainer = self._process("trainer", "trainer", *folder, "--engine", engine)
+        arguments = ("trainer", "--run", str(self._run.path), "--engine", engine)
+        self._trainer = self._start(Process("trainer", arguments, self._run.output("trainer")))
         for process in waited:
             process.wait_ready()
-        self._process("runner", "ingest.runner", *folder, "--proxy", proxy)
+        self._start(run_processes.runner(self._run, proxy))
         addresses = {"engine": engine, "proxy": proxy}
-        pids = self._processes.pids()
-        (self._run.path / "processes.json").write_text(json.dumps({"pids": pids, "addresses": addresses}))
+        run_processes.write_addresses(self._run, self._processes.pids(), addresses)
         write_targets(self._run.path, "proxy", [f"127.0.0.1:{proxy_port}"])
 
     def dispatch(self) -> None:
@@ -180,7 +161,7 @@ class Controller:
     def fail(self, death: ProcessDied) -> None:
         """One process is gone: stop the others, keep what the log acknowledged."""
         self._processes.kill()
-        self._cell(str(death).split(" ", 1)[0], "died", str(death))
+        self._cells.tell(str(death).split(" ", 1)[0], "died", str(death))
 
     def close(self) -> None:
         """Let go of the log; whatever still runs (after an error of our own) is killed."""
@@ -197,7 +178,7 @@ def drive(
     Raises ProcessDied, RunBusy, ConfigError; KeyboardInterrupt stops cleanly and is raised on.
     """
     run = Run(path)
-    config = prepare.open_folder(run, config)
+    config = open_folder(run, config)
     with only_one(run):
         controller = Controller(run, config, say)
         try:

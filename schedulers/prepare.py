@@ -1,78 +1,19 @@
-"""A new run's folder: configuration, log, tasks and the first policy.  Doing it twice changes nothing."""
+"""What a new run of training needs: tasks and the first policy.  Doing it twice changes nothing."""
 
 from __future__ import annotations
 
-import importlib.metadata
-import json
 import os
-import platform
 import shutil
 import subprocess
 import sys
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
-
+from lake.beginning import copy_model
 from lake.config import Config, ConfigError
-from lake.events import RunStarted
 from lake.layout import Run
-from lake.log import Log, now_us
-from lake.processes import die_with_parent
+from lake.parentage import die_with_parent
 from schedulers.policies.boundary import groups_in_run
-
-SOFTWARE = ("headrace", "torch", "numpy", "duckdb", "pyarrow", "deltalake", "kafka-python")
-
-
-def resolve(config: Config, run: Run) -> Config:
-    """The configuration with what only this run can know: topics of its own on a shared broker."""
-    if config.log.startswith("kafka://") and "/" not in config.log.removeprefix("kafka://"):
-        name = f"headrace-{run.path.name}-{uuid.uuid4().hex[:8]}"
-        return msgspec.structs.replace(config, log=f"{config.log}/{name}?partitions={config.partitions}")
-    return config
-
-
-def open_folder(run: Run, config: Config) -> Config:
-    """Make the folder, or go on in it with the configuration it was made with.
-
-    Raises ConfigError where the folder holds something else.
-    """
-    if run.config_file.exists():
-        return run.config()
-    if run.path.exists() and any(run.path.iterdir()):
-        raise ConfigError(f"{run.path} exists and is not a run; give another folder with --run")
-    run.path.mkdir(parents=True, exist_ok=True)
-    config = resolve(config, run)
-    half = run.config_file.with_suffix(".part")
-    half.write_bytes(msgspec.json.format(msgspec.json.encode(config), indent=2))
-    half.rename(run.config_file)
-    return config
-
-
-def versions() -> dict[str, str]:
-    """What a replay needs to know of this machine: bitwise equality holds for equal software."""
-    found = {"python": platform.python_version(), "machine": platform.machine()}
-    for name in SOFTWARE:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def announce(log: Log, run: Run, config: Config) -> None:
-    """The run's first event (repeated on each start; readers drop repeats by its id)."""
-    log.append(
-        [
-            RunStarted(
-                time_us=now_us(),
-                run=run.path.name,
-                config=msgspec.json.encode(config).decode(),
-                software=json.dumps(versions()),
-            )
-        ]
-    )
 
 
 def _python(*arguments: str) -> bytes:
@@ -92,15 +33,25 @@ def _python(*arguments: str) -> bytes:
 
 
 def tasks(run: Run, config: Config) -> list[str]:
-    """The run's tasks as JSON text, one a group; written once to tasks.jsonl."""
-    path = run.path / "tasks.jsonl"
+    """The run's tasks as JSON text, one a group; written once to tasks.jsonl.
+
+    Raises ConfigError where the file of tasks has fewer than the run hands out.
+    """
+    path, count = run.tasks_file, groups_in_run(config)
     if not path.exists():
-        count = groups_in_run(config)
-        lines = _python("ingest.courier", "tasks", "--seed", str(config.seed), "--count", str(count))
+        if config.rollout.harness == "command":
+            lines = _python("ingest.rollout_tasks", config.rollout.tasks)
+        else:
+            lines = _python("ingest.courier", "tasks", "--seed", str(config.seed), "--count", str(count))
         half = path.with_suffix(".part")
         half.write_bytes(lines)
         half.rename(path)
-    return path.read_text().splitlines()
+    found = path.read_text().removesuffix("\n").split("\n")  # JSON text may hold other ends of lines
+    if len(found) < count:
+        raise ConfigError(
+            f"{path} has {len(found)} tasks, the run hands out {count}; lower steps, or add tasks"
+        )
+    return found
 
 
 def first_policy(run: Run, config: Config, say: Callable[[str], None], folder: Path | None = None) -> Path:
@@ -113,14 +64,7 @@ def first_policy(run: Run, config: Config, say: Callable[[str], None], folder: P
         return target
     model = config.model
     if model.weights != "courier":
-        source = Path(model.weights)
-        if not (source / "config.json").is_file():
-            raise ConfigError(f"model.weights: {source} holds no config.json; give a Hugging Face folder")
-        half = target.with_name(target.name + ".part")
-        shutil.rmtree(half, ignore_errors=True)
-        shutil.copytree(source, half)
-        half.rename(target)
-        return target
+        return copy_model(Path(model.weights), target, setting="model.weights")
     say("making the first policy: demonstrations and a short supervised warm-up (about half a minute)")
     work = target.parent / "warmup"
     executions = model.warmup_steps * model.warmup_executions_per_step
