@@ -16,19 +16,13 @@ import msgspec
 from ingest.proxy.dialects import anthropic_stream as stream
 from ingest.proxy.dialects.anthropic_blocks import Content, fold, system_text
 from ingest.proxy.dialects.anthropic_tools import Tool, by_name, split
-from ingest.proxy.dialects.surrogates import mended
-from ingest.proxy.neutral import Answer, Message, Rejected, Request, Sampling
-
-NEW_TOKENS_MAX = 1 << 31
+from ingest.proxy.dialects.common import bad, check_limit, decoded, no_tools, sampling_of
+from ingest.proxy.neutral import Answer, Message, Rejected, Request
 
 
 class _Message(msgspec.Struct):
     role: str
     content: Content = None
-
-
-class _Choice(msgspec.Struct):
-    type: str
 
 
 class _Thinking(msgspec.Struct):
@@ -44,7 +38,7 @@ class _Body(msgspec.Struct):
     model: str = ""
     system: Content = None
     tools: list[Tool] | None = None
-    tool_choice: _Choice | None = None
+    tool_choice: Any = None
     thinking: _Thinking | None = None
     stream: bool | None = None
     max_tokens: int | None = None
@@ -59,44 +53,32 @@ class _Body(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Body).decode
 
 
-def _bad(sentence: str) -> Rejected:
-    return Rejected(400, "invalid_request", sentence)
-
-
 def _check(body: _Body) -> None:
     """What would change the sampling or the answer, and is not done, is not let pass in silence."""
     if not body.messages:
-        raise _bad("messages is empty, at least one is needed")
+        raise bad("messages is empty, at least one is needed")
     if body.stop_sequences:
-        raise _bad("stop_sequences are not supported; the model's own stop tokens end a call")
-    if body.tool_choice and body.tool_choice.type not in ("auto", "none"):
-        raise _bad(f"tool_choice is {body.tool_choice.type!r}; 'auto' and 'none' are supported")
+        raise bad("stop_sequences are not supported; the model's own stop tokens end a call")
     if body.output_format or (body.output_config and body.output_config.format):
-        raise _bad("output_config.format is not supported; what is sampled is free text")
-    if body.temperature is not None and not 0 <= body.temperature <= 100:
-        raise _bad(f"temperature is {body.temperature}, 0 to 100 is needed")
-    if body.top_p is not None and not 0 < body.top_p <= 1:
-        raise _bad(f"top_p is {body.top_p}, above 0 and at most 1 is needed")
-    if body.top_k is not None and not 0 <= body.top_k <= NEW_TOKENS_MAX:
-        raise _bad(f"top_k is {body.top_k}, 0 (off) or more is needed")
-    if body.max_tokens is not None and not 1 <= body.max_tokens <= NEW_TOKENS_MAX:
-        raise _bad(f"max_tokens is {body.max_tokens}, 1 to {NEW_TOKENS_MAX} is needed")
+        raise bad("output_config.format is not supported; what is sampled is free text")
+    check_limit("max_tokens", body.max_tokens)
 
 
 def _request(body: _Body, headers: Mapping[str, str]) -> Request:
     _check(body)
+    body.top_k = body.top_k or None  # this API's 0 is off
     header, deferred = split(body.tools or [])
     system = system_text(body.system)
     messages = fold(((m.role, m.content) for m in body.messages), by_name(header + deferred))
     off = body.thinking is not None and body.thinking.type == "disabled"
-    none = body.tool_choice is not None and body.tool_choice.type == "none"
+    none = no_tools(body.tool_choice)
     return Request(
         dialect=Anthropic.name,
         messages=((Message("system", system),) if system else ()) + tuple(messages),
         tools=() if none else header,
         deferred=() if none else deferred,
         options={"enable_thinking": False} if off else {},
-        sampling=Sampling(body.temperature, 1.0 if body.top_p is None else body.top_p, body.top_k or -1),
+        sampling=sampling_of(body),
         new_tokens_max=body.max_tokens,
         stream=bool(body.stream),
         model=body.model,
@@ -117,14 +99,7 @@ class Anthropic:
     name = "anthropic"
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> Request:
-        try:
-            return _request(_decode(mended(body)), headers)
-        except msgspec.ValidationError as error:
-            raise _bad(f"the body is not a messages request: {error}") from error
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise _bad(f"the body is not JSON: {error}") from error
-        except RecursionError as error:
-            raise _bad("the body is nested too deeply") from error
+        return _request(decoded(_decode, body, "a messages request"), headers)
 
     def answer(self, request: Request, answer: Answer) -> bytes:
         return stream.whole(request, answer)

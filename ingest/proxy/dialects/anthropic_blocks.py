@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from ingest.proxy.dialects.anthropic_tools import schemas
+from ingest.proxy.dialects.common import bad
 from ingest.proxy.neutral import Message, Rejected, ToolCall
 
 BILLING = "x-anthropic-billing-header"
@@ -61,12 +62,8 @@ _decode_marker = msgspec.json.Decoder(_Marker).decode
 _decode_object = msgspec.json.Decoder(dict).decode
 
 
-def _bad(sentence: str) -> Rejected:
-    return Rejected(400, "invalid_request", sentence)
-
-
 def _unreadable(where: str, block: Block, readable: str) -> Rejected:
-    return _bad(f"{where}: a block of type {block.type!r}; {readable} can be read here")
+    return bad(f"{where}: a block of type {block.type!r}; {readable} can be read here")
 
 
 # ------------------------------------------------------------------------------ arguments
@@ -86,8 +83,11 @@ def as_input(arguments: str) -> msgspec.Raw:
 
 
 def as_arguments(value: msgspec.Raw) -> str:
-    """A tool_use's `input` as JSON text, order, spaces and digits as received."""
-    text = bytes(value).decode()
+    """A tool_use's `input` as JSON text, order, spaces and digits as received.  Raises Rejected (400)."""
+    try:
+        text = bytes(value).decode()
+    except UnicodeDecodeError as error:  # what is taken raw was not looked into
+        raise bad(f"the body is not JSON: {error}") from error
     if text.startswith('"'):
         return msgspec.json.decode(text, type=str)
     if UNPARSED in text[:64]:
@@ -103,7 +103,7 @@ def as_arguments(value: msgspec.Raw) -> str:
 # ----------------------------------------------------------------------------------- text
 def _said(block: Block, where: str) -> str:
     if block.text is None:
-        raise _bad(f"{where}: a text block without text")
+        raise bad(f"{where}: a text block without text")
     return block.text
 
 
@@ -152,14 +152,14 @@ def _result(content: str | list[Block] | dict[str, Any] | None, where: str, tool
     if content is None or isinstance(content, str):
         return content or ""
     if isinstance(content, dict):
-        raise _bad(f"{where} is an object; a string or a list of blocks is needed")
+        raise bad(f"{where} is an object; a string or a list of blocks is needed")
     texts: list[str] = []
     named: list[Any] = []
     for index, block in enumerate(content):
         at = f"{where}[{index}]"
         if block.type == "tool_reference":
             if block.tool_name not in tools:
-                raise _bad(f"{at}: tool_reference names {block.tool_name!r}, which is not in tools")
+                raise bad(f"{at}: tool_reference names {block.tool_name!r}, which is not in tools")
             named.append(tools[block.tool_name])
         elif block.type == "text":
             texts.append(_said(block, at))
@@ -225,8 +225,7 @@ def _assistant(content: Content, where: str) -> Message:
 def fold(messages: Iterable[tuple[str, Content]], tools: Mapping[str, Any]) -> Iterator[Message]:
     """Neutral messages of (role, content) pairs, in order; `tools` by name, for references.
 
-    Raises Rejected (400) for roles and blocks that are not known, UnicodeDecodeError for bytes that are
-    no text.
+    Raises Rejected (400) for roles and blocks that are not known.
     """
     for index, (role, content) in enumerate(messages):
         where = f"messages[{index}].content"
@@ -237,4 +236,4 @@ def fold(messages: Iterable[tuple[str, Content]], tools: Mapping[str, Any]) -> I
         elif role == "system":
             yield Message("system", plain(content, where))
         else:
-            raise _bad(f"messages[{index}]: role {role!r}; 'user', 'assistant' or 'system' is needed")
+            raise bad(f"messages[{index}]: role {role!r}; 'user', 'assistant' or 'system' is needed")

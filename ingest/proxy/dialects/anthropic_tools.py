@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from ingest.proxy.neutral import Rejected
+from ingest.proxy.dialects.common import bad
 
 SERVER = ("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_", "mcp_toolset", "advisor_")
 
@@ -74,10 +74,6 @@ KNOWN: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def _bad(sentence: str) -> Rejected:
-    return Rejected(400, "invalid_request", sentence)
-
-
 def _chat_form(index: int, tool: Tool) -> dict[str, Any] | None:
     """None: the tool is left out.  Raises Rejected (400)."""
     description, schema, kind = tool.description or "", tool.input_schema, tool.type or "custom"
@@ -86,10 +82,10 @@ def _chat_form(index: int, tool: Tool) -> dict[str, Any] | None:
             return None
         prefix = next((p for p in KNOWN if kind.startswith(p)), None)
         if prefix is None:
-            raise _bad(f"tools[{index}] ({tool.name!r}, type {kind!r}): input_schema is missing")
+            raise bad(f"tools[{index}] ({tool.name!r}, type {kind!r}): input_schema is missing")
         description, schema = KNOWN[prefix]
     if not tool.name:
-        raise _bad(f"tools[{index}]: name is missing")
+        raise bad(f"tools[{index}]: name is missing")
     function = {"name": tool.name, "description": description, "parameters": schema}
     return {"type": "function", "function": function}
 
