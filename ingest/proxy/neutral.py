@@ -87,7 +87,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         `place` stands for the messages (ingest.proxy.history).
         """
         same = (role, place, self.tools, self.options, self.sampling, self.model)
-        return hashlib.blake2b(msgspec.msgpack.encode(same), digest_size=16).digest()
+        return hashlib.blake2b(msgspec.json.encode(same), digest_size=16).digest()
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
