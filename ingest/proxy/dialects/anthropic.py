@@ -20,7 +20,7 @@ from ingest.proxy.dialects.common import bad, check_limit, decoded, no_tools, sa
 from ingest.proxy.neutral import Answer, Message, Rejected, Request
 
 
-class _Message(msgspec.Struct):
+class _Message(msgspec.Struct, gc=False):
     role: str
     content: Content = None
 

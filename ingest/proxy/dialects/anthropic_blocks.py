@@ -28,7 +28,7 @@ BILLING = "x-anthropic-billing-header"
 UNPARSED = "__unparsedToolInput"
 
 
-class Block(msgspec.Struct):
+class Block(msgspec.Struct, gc=False):
     """A content block of any type; what does not reach the prompt (`cache_control`) is not read."""
 
     type: str
@@ -62,8 +62,8 @@ _decode_marker = msgspec.json.Decoder(_Marker).decode
 _decode_object = msgspec.json.Decoder(dict).decode
 
 
-def _unreadable(where: str, block: Block, readable: str) -> Rejected:
-    return bad(f"{where}: a block of type {block.type!r}; {readable} can be read here")
+def _unreadable(where: str, index: int, block: Block, readable: str) -> Rejected:
+    return bad(f"{where}[{index}]: a block of type {block.type!r}; {readable} can be read here")
 
 
 # ------------------------------------------------------------------------------ arguments
@@ -101,9 +101,9 @@ def as_arguments(value: msgspec.Raw) -> str:
 
 
 # ----------------------------------------------------------------------------------- text
-def _said(block: Block, where: str) -> str:
+def _said(block: Block, where: str, index: int) -> str:
     if block.text is None:
-        raise bad(f"{where}: a text block without text")
+        raise bad(f"{where}[{index}]: a text block without text")
     return block.text
 
 
@@ -113,8 +113,8 @@ def plain(content: Content, where: str) -> str:
         return content or ""
     for index, block in enumerate(content):
         if block.type != "text":
-            raise _unreadable(f"{where}[{index}]", block, "'text'")
-    return "\n".join(t for k, b in enumerate(content) if (t := _said(b, f"{where}[{k}]")))
+            raise _unreadable(where, index, block, "'text'")
+    return "\n".join(t for k, b in enumerate(content) if (t := _said(b, where, k)))
 
 
 def system_text(system: Content) -> str:
@@ -156,18 +156,21 @@ def _result(content: str | list[Block] | dict[str, Any] | None, where: str, tool
     texts: list[str] = []
     named: list[Any] = []
     for index, block in enumerate(content):
-        at = f"{where}[{index}]"
         if block.type == "tool_reference":
             if block.tool_name not in tools:
-                raise bad(f"{at}: tool_reference names {block.tool_name!r}, which is not in tools")
+                raise bad(
+                    f"{where}[{index}]: tool_reference names {block.tool_name!r}, which is not in tools"
+                )
             named.append(tools[block.tool_name])
         elif block.type == "text":
-            texts.append(_said(block, at))
+            texts.append(_said(block, where, index))
         elif block.type == "search_result" and isinstance(block.content, list):
             source = block.source if isinstance(block.source, str) else None
-            texts += [t for t in (block.title, source, plain(block.content, at)) if t]
+            texts += [
+                t for t in (block.title, source, plain(block.content, f"{where}[{index}].content")) if t
+            ]
         else:
-            raise _unreadable(at, block, "'text', 'search_result' and 'tool_reference'")
+            raise _unreadable(where, index, block, "'text', 'search_result' and 'tool_reference'")
         following = content[index + 1].type if index + 1 < len(content) else ""
         if named and following != "tool_reference":
             texts.append(schemas(named))
@@ -183,20 +186,20 @@ def _user(content: Content, where: str, tools: Mapping[str, Any]) -> Iterator[Me
     said: list[str] = []
     results = 0
     for index, block in enumerate(content):
-        at = f"{where}[{index}]"
         if block.type == "text":
-            said += [t for t in (_said(block, at),) if t]
+            if text := _said(block, where, index):
+                said.append(text)
         elif block.type == "tool_result":
             if said:
                 yield Message("user", "\n".join(said))
                 said = []
-            text = _result(block.content, f"{at}.content", tools)
+            text = _result(block.content, f"{where}[{index}].content", tools)
             yield Message("tool", text, call_id=block.tool_use_id, failed=bool(block.is_error))
             results += 1
         elif _is_from_elsewhere(block):
             said.append(_from_elsewhere(block))
         else:
-            raise _unreadable(at, block, "'text' and 'tool_result'")
+            raise _unreadable(where, index, block, "'text' and 'tool_result'")
     if said or not results:
         yield Message("user", "\n".join(said))
 
@@ -208,9 +211,8 @@ def _assistant(content: Content, where: str) -> Message:
     thoughts: list[str] = []
     calls: list[ToolCall] = []
     for index, block in enumerate(content):
-        at = f"{where}[{index}]"
         if block.type == "text":
-            texts.append(_said(block, at))
+            texts.append(_said(block, where, index))
         elif block.type == "thinking":
             thoughts.append(block.thinking or "")
         elif block.type == "tool_use":
@@ -218,7 +220,7 @@ def _assistant(content: Content, where: str) -> Message:
         elif _is_from_elsewhere(block):
             texts.append(_from_elsewhere(block))
         elif block.type != "redacted_thinking":
-            raise _unreadable(at, block, "'text', 'thinking' and 'tool_use'")
+            raise _unreadable(where, index, block, "'text', 'thinking' and 'tool_use'")
     return Message("assistant", "".join(texts), reasoning="".join(thoughts) or None, calls=tuple(calls))
 
 

@@ -1,4 +1,4 @@
-"""What the two OpenAI dialects share: reading a body, parts of text, tools, sampling, errors, models."""
+"""What dialects share: reading a body, tools, sampling; and of OpenAI's two parts of text, errors, models."""
 
 from __future__ import annotations
 
@@ -39,7 +39,12 @@ def bad(sentence: str) -> Rejected:
 def decoded(decode: Callable[[bytes], B], body: bytes, what: str) -> B:
     """The body as `decode` reads it.  Raises Rejected (400) where it is no JSON, or not of that form."""
     try:
-        return decode(mended(body))
+        try:
+            return decode(body)
+        except msgspec.DecodeError as error:
+            if isinstance(error, msgspec.ValidationError):
+                raise
+            return decode(mended(body))
     except msgspec.ValidationError as error:
         raise bad(f"the body is not {what}: {error}") from error
     except RecursionError as error:
