@@ -16,6 +16,7 @@ import click
 
 from ingest.importing.command import import_group
 from ingest.materialize_command import materialize_command
+from ingest.rollout_command import rollout_command
 from lake.commands import lake_group, log_group
 from lake.terminal import (
     DIFFERS,
@@ -193,4 +194,4 @@ def restore_command(path: str, into: str | None, blobs: str | None, as_json: boo
         show_table([document], title=f"{store.root}: records in the log")
 
 
-COMMANDS: tuple[click.Command, ...] = (ingest_command, import_group, materialize_command)
+COMMANDS: tuple[click.Command, ...] = (ingest_command, import_group, materialize_command, rollout_command)

@@ -239,7 +239,7 @@ def parse(data: dict[str, Any]) -> Config:
 def read(name_or_path: str) -> Config:
     """A shipped configuration by name (`demo`), or a TOML file.  Raises ConfigError."""
     path = Path(name_or_path)
-    if not path.suffix and not path.exists():
+    if not path.suffix and not path.is_file():
         path = Path(__file__).parent / "configs" / f"{name_or_path}.toml"
     if not path.is_file():
         shipped = sorted(p.stem for p in (Path(__file__).parent / "configs").glob("*.toml"))

@@ -1,0 +1,212 @@
+"""The configuration of a rollout: from what the command was given, or from the run that it goes on with."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ingest.command_line import ARGUMENT_BYTES_MAX, BadCommand, CommandLine
+from ingest.commanded import lines_of, program
+from ingest.rollout_tasks import parse_task
+from lake.config import Config, ConfigError, Rollout, override
+from lake.layout import Run
+
+CONTEXT_TOKENS = 32_768
+"""Where a model's config.json does not say."""
+EMBEDDED_CONTEXT_TOKENS_MAX = 8192
+ENGINE_KEY = "HEADRACE_ENGINE_KEY"
+ENGINE_S = 10.0
+BEGINS = Config(
+    name="policy",
+    rollout=Rollout(concurrent_executions=8, harness_timeout_s=3600.0, scorer_timeout_s=600.0),
+)
+"""What differs from the demo: real harnesses take their time and a machine's memory."""
+
+
+class EngineAway(RuntimeError):
+    """An engine that was named does not answer: which, and why."""
+
+
+class Given(msgspec.Struct, frozen=True, kw_only=True):
+    """What a command was given; None or empty: not."""
+
+    harness: str | None = None
+    tasks: Path | None = None
+    scorer: str | None = None
+    engines: tuple[str, ...] = ()
+    model: Path | None = None
+    environment: tuple[str, ...] = ()
+    template: Path | None = None
+    home: str | None = None
+    numbers: dict[str, float | int | None] = {}  # settings of `rollout` by name
+    settings: tuple[str, ...] = ()
+
+
+def model_info(engine: str) -> dict[str, Any]:
+    """What an engine says of itself.  Raises EngineAway."""
+    request = urllib.request.Request(f"{engine.rstrip('/')}/model_info")
+    if key := os.environ.get(ENGINE_KEY):
+        request.add_header("Authorization", f"Bearer {key}")
+    try:
+        with urllib.request.urlopen(request, timeout=ENGINE_S) as answer:
+            found = json.loads(answer.read())
+    except (urllib.error.URLError, OSError, ValueError) as error:
+        raise EngineAway(
+            f"--engine {engine}: {getattr(error, 'reason', error)}; start it there, or leave --engine out "
+            "for the embedded one"
+        ) from error
+    return found if isinstance(found, dict) else {}
+
+
+def model_folder(model: Path | None, engines: Sequence[str]) -> Path:
+    """The Hugging Face folder whose tokenizer and template the proxy uses.
+
+    The one that was given, else the first engine's own, where that lies on this machine.  Raises
+    ConfigError, EngineAway.
+    """
+    said = [model_info(url) for url in engines]
+    if model is None and said and said[0].get("model_path"):
+        model = Path(str(said[0]["model_path"]))
+    if model is None:
+        raise ConfigError(
+            "--model is needed: the Hugging Face folder of the policy, for tokenizer and template"
+        )
+    for name in ("config.json", "tokenizer.json"):
+        if not (model / name).is_file():
+            raise ConfigError(f"--model {model} holds no {name}; give the Hugging Face folder of the policy")
+    return model.absolute()
+
+
+def context_tokens(folder: Path, *, embedded: bool) -> int:
+    """What prompt and output may have together."""
+    try:
+        said = json.loads((folder / "config.json").read_text())
+    except ValueError as error:
+        raise ConfigError(f"{folder / 'config.json'} is not JSON: {error}") from error
+    found = said.get("max_position_embeddings") or said.get("text_config", {}).get("max_position_embeddings")
+    tokens = found if isinstance(found, int) and found > 1 else CONTEXT_TOKENS
+    return min(tokens, EMBEDDED_CONTEXT_TOKENS_MAX) if embedded else tokens
+
+
+def _start(folder: Path, *, embedded: bool) -> Config:
+    """The configuration for a model, before what the command was given."""
+    tokens = context_tokens(folder, embedded=embedded)
+    return msgspec.structs.replace(
+        BEGINS,
+        name=folder.name or "policy",
+        engine=msgspec.structs.replace(BEGINS.engine, context_tokens=tokens),
+        rollout=msgspec.structs.replace(BEGINS.rollout, new_tokens_max=tokens, here=os.getcwd()),
+    )
+
+
+def apply(start: Config, given: Given) -> Config:
+    """A configuration with what was given in its place, `--set` last.  Raises ConfigError."""
+    said: dict[str, Any] = {n: v for n, v in given.numbers.items() if v is not None}
+    if given.harness is not None:
+        said |= {"harness": "command", "command": given.harness}
+    if given.scorer is not None:
+        said["scorer"] = given.scorer
+    if given.environment:
+        said["environment"] = given.environment
+    if given.engines:
+        said["engines"] = given.engines
+    if given.home is not None:
+        said["home"] = given.home if given.home in {"own", "shared"} else str(Path(given.home).absolute())
+    for name, path in (("tasks", given.tasks), ("template", given.template)):
+        if path is not None:
+            said[name] = str(path.absolute())
+    config = msgspec.structs.replace(start, rollout=msgspec.structs.replace(start.rollout, **said))
+    if given.model is not None:
+        model = msgspec.structs.replace(start.model, weights=str(given.model.absolute()))
+        config = msgspec.structs.replace(config, model=model)
+    return override(config, given.settings)
+
+
+def begin(given: Given) -> Config:
+    """The configuration of a new rollout, or (without a harness) of a proxy that serves alone.
+
+    Raises ConfigError, EngineAway.
+    """
+    folder = model_folder(given.model, given.engines)
+    config = apply(_start(folder, embedded=not given.engines), msgspec.structs.replace(given, model=folder))
+    calls = min(config.engine.concurrent_calls, 2 * config.rollout.concurrent_executions)
+    return msgspec.structs.replace(
+        config, engine=msgspec.structs.replace(config.engine, concurrent_calls=calls)
+    )
+
+
+def go_on(run: Run, given: Given) -> Config:
+    """The configuration of a run that is there: what is given again must be as it was, but for engines.
+
+    Raises ConfigError with the settings that differ.
+    """
+    config = run.config()
+    if given.engines:
+        config = apply(config, Given(engines=given.engines))
+    again = apply(config, given)
+    if again.log and config.log.startswith(again.log):  # a broker's topics got a name of their own
+        again = msgspec.structs.replace(again, log=config.log)
+    before, after = msgspec.to_builtins(config), msgspec.to_builtins(again)
+    differing = [
+        f"{name}.{key}" if isinstance(old, dict) else name
+        for name, old in before.items()
+        for key in (old if isinstance(old, dict) else [name])
+        if (old[key] != after[name][key] if isinstance(old, dict) else old != after[name])
+    ]
+    if differing:
+        raise ConfigError(
+            f"{run.path} has its settings already, and {', '.join(differing)} would differ; leave that out, "
+            "or give another folder"
+        )
+    return config
+
+
+def check(config: Config, tasks: Sequence[str]) -> list[str]:
+    """Refuse what no execution could be started with; sentences about what is probably not meant.
+
+    Raises BadCommand.
+    """
+    rollout = config.rollout
+    command, scorer = lines_of(rollout)
+    notes: list[str] = []
+    for line, setting in ((command, "--harness"), (scorer, "--scorer")):
+        if line is None:
+            continue
+        _check_program(line, setting, rollout)
+        notes += _relative(line, setting, rollout.here)
+        if line.uses("prompt"):
+            for text in tasks:
+                task = parse_task(text)
+                size = len(task.prompt.encode()) + max(len(w.encode()) for w in line.words)
+                if size > ARGUMENT_BYTES_MAX:
+                    raise BadCommand(
+                        f"the prompt of task {task.id} is too long for an argument ({size} bytes, "
+                        f"{ARGUMENT_BYTES_MAX} at most); write {{prompt_file}} or {{task}} in {setting}"
+                    )
+    return notes
+
+
+def _check_program(line: CommandLine, setting: str, rollout: Rollout) -> None:
+    word = line.words[0]
+    if "{" in word:
+        return
+    path = program(word, rollout.here, dict(os.environ))
+    if not os.access(path, os.X_OK) or os.path.isdir(path):
+        raise BadCommand(f"{setting}: there is no program {word!r}; give its path, or install it")
+
+
+def _relative(line: CommandLine, setting: str, here: str) -> list[str]:
+    """Words that name a file of the present folder: a harness starts in a folder of its own."""
+    return [
+        f"{setting}: {word} is a file here, but every execution has a folder of its own; for this one write "
+        f"{{here}}/{word}"
+        for word in line.words[1:]
+        if "{" not in word and not os.path.isabs(word) and os.path.isfile(os.path.join(here, word))
+    ]
