@@ -35,8 +35,10 @@ from starlette.types import Receive, Scope, Send
 
 from ingest.proxy.calls import Caller, Engine, Limits
 from ingest.proxy.delivery import JSON, Delivery, read_body, send_body
+from ingest.proxy.dialects.anthropic import Anthropic
 from ingest.proxy.dialects.chat import Chat
 from ingest.proxy.dialects.dialect import Dialect
+from ingest.proxy.dialects.responses import Responses
 from ingest.proxy.executions import Executions
 from ingest.proxy.neutral import Rejected
 from ingest.proxy.rendering import Renderer
@@ -46,7 +48,7 @@ from lake.log import Log, now_us
 from lake.metrics import CONTENT_TYPE, exposition, proxy_metrics
 
 TOO_DEEP = Rejected(400, "invalid_request", "the body is nested too deeply")
-CHAT = Chat()
+CHAT, RESPONSES, ANTHROPIC = Chat(), Responses(), Anthropic()
 
 
 def is_loopback(address: str) -> bool:
@@ -112,6 +114,20 @@ class CallEndpoint(_Endpoint):
             executions.grown(execution)
 
 
+class CountEndpoint(_Endpoint):
+    """Anthropic's count_tokens: how many tokens a request would have; nothing is recorded."""
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        identity = self._executions.identity(scope)
+        body = await self._body(receive)
+        if body is None:
+            return
+        request = ANTHROPIC.parse(body, _headers(scope))
+        execution = await self._executions.get(identity)
+        prompt = execution.prompt(request, execution.history.match(request.messages))
+        await send_body(send, 200, JSON, ANTHROPIC.counted(len(prompt.ids)))
+
+
 def _json(value: Any, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status, media_type="application/json")
 
@@ -143,6 +159,9 @@ def make_app(
 
     endpoints = {
         "chat/completions": CallEndpoint(executions, CHAT),
+        "responses": CallEndpoint(executions, RESPONSES),
+        "messages": CallEndpoint(executions, ANTHROPIC),
+        "messages/count_tokens": CountEndpoint(executions, ANTHROPIC),
     }
     routes = [*_plain_routes(executions, model)]
     for path, endpoint in endpoints.items():
@@ -161,7 +180,7 @@ def _plain_routes(executions: Executions, model: str) -> list[Route]:
         answer: Callable[[HttpRequest], Awaitable[Response]],
     ) -> Callable[[HttpRequest], Awaitable[Response]]:
         async def guarded(request: HttpRequest) -> Response:
-            dialect = CHAT
+            dialect = ANTHROPIC if "anthropic-version" in request.headers else CHAT
             try:
                 executions.identity(request.scope)
                 return await answer(request)
@@ -171,8 +190,11 @@ def _plain_routes(executions: Executions, model: str) -> list[Route]:
         return guarded
 
     async def models(request: HttpRequest) -> Response:
-        model_card = {"id": model, "object": "model", "created": 0, "owned_by": "headrace"}
-        return _json({"object": "list", "data": [model_card]})
+        dialect = ANTHROPIC if "anthropic-version" in request.headers else CHAT
+        name = request.path_params.get("model")
+        if name is None:
+            return Response(dialect.models([model]), media_type="application/json")
+        return Response(dialect.model(name), media_type="application/json")
 
     async def close(request: HttpRequest) -> Response:
         return _json({"calls": await executions.close(executions.identity(request.scope))})

@@ -36,6 +36,7 @@ from lake.metrics import EngineTime, proxy_metrics
 
 PAUSE_S_MIN = 0.05
 PAUSE_S_MAX = 5.0
+WORKED_S = 5.0  # an attempt that took longer before it failed had found an engine
 
 
 class Engine(Protocol):
@@ -46,6 +47,7 @@ class Engine(Protocol):
         input_ids: Ids,
         *,
         rid: str,
+        affinity: str = "",
         new_tokens_max: int,
         temperature: float,
         top_p: float = 1.0,
@@ -53,7 +55,10 @@ class Engine(Protocol):
         stop_token_ids: tuple[int, ...] = (),
         timeout_s: float,
     ) -> Generation:
-        """Raises EngineUnavailable where trying again may help, EngineRefused where not."""
+        """Calls of one `affinity` share their beginnings: they go to one engine as long as it serves.
+
+        Raises EngineUnavailable where trying again may help, EngineRefused where not.
+        """
 
     async def abort(self, rid: str) -> None:
         """`generate` then returns what there is, with finish reason `abort`."""
@@ -236,7 +241,7 @@ class Caller:
         loop = asyncio.get_running_loop()
         failing_since, pause = math.inf, PAUSE_S_MIN
         while not call.gone.done():
-            rid = new_rid()
+            rid, began = new_rid(), loop.time()
             attempt = asyncio.create_task(self._generate(call, rid))
             either: set[asyncio.Future[Any]] = {attempt, call.gone}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -251,6 +256,8 @@ class Caller:
                 reason = str(error)
             except EngineError as error:
                 raise Rejected(502, "engine_refused", f"the engine refuses this call: {error}") from error
+            if loop.time() - began > WORKED_S:  # it was at work until now: engines are away since now only
+                failing_since, pause = loop.time(), PAUSE_S_MIN
             failing_since = min(failing_since, loop.time())
             if loop.time() + pause - failing_since > self._limits.engine_wait_s_max:
                 raise Rejected(
@@ -267,6 +274,7 @@ class Caller:
         return await self._engine.generate(
             call.prompt.ids,
             rid=rid,
+            affinity=call.execution.identity.execution_id,
             new_tokens_max=call.new_tokens_max,
             temperature=call.temperature,
             top_p=asked.top_p,

@@ -167,7 +167,7 @@ class Execution:
             delivered=delivered,
             finish_reason=generation.finish_reason,
             spans=tuple(generation.spans),
-            engine=self.engine,
+            engine=generation.engine or self.engine,
             temperature=call.temperature,
             sampling=msgspec.json.encode(call.sampling).decode(),
             cached_tokens=generation.cached_tokens,

@@ -60,6 +60,7 @@ def calls(draw: st.DrawFn) -> ModelCalled:
         | {"shared_len": 0 if parent is None else draw(st.integers(1, TREE_MAX - 24))}
         | {"relation": draw(st.sampled_from(RELATIONS)), "context_ids": ids_to_bytes(draw(IDS))}
         | {"output_ids": ids_to_bytes(outputs), "spans": draw(st.sampled_from([spans, ()]))}
+        | {"place": draw(st.sampled_from([b"", bytes(range(16))]))}
         | {"output_logprobs": None if logprobs is None else logprobs_to_bytes(logprobs)}
     )  # fmt: skip
 

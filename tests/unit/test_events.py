@@ -128,7 +128,7 @@ def test_a_record_holds_a_mebibyte_and_no_byte_more() -> None:
     ("headers", "sentence"),
     [
         ({"type": "no.such"}, "e:tool:1: unknown event type 'no.such'"),
-        ({"schema": SCHEMA_VERSION + 1}, "schema 3 is newer than 2; upgrade headrace"),
+        ({"schema": SCHEMA_VERSION + 1}, "schema 4 is newer than 3; upgrade headrace"),
         ({"schema": 0}, "there is no schema 0; the first is 1"),
         ({"event_id": "e:tool:2"}, "e:tool:2: the header names another event than e:tool:1"),
         ({"type": "group.dispatched"}, "group.dispatched does not decode: Object contains unknown field"),

@@ -242,10 +242,10 @@ class Chat:
             )
         return msgspec.json.encode({"error": error})
 
-    def models_body(self, names: Iterable[str]) -> bytes:
+    def models(self, names: Iterable[str]) -> bytes:
         """The body of `GET .../v1/models`."""
         return msgspec.json.encode({"object": "list", "data": [model_card(name) for name in names]})
 
-    def model_body(self, name: str) -> bytes:
+    def model(self, name: str) -> bytes:
         """The body of `GET .../v1/models/{name}`."""
         return msgspec.json.encode(model_card(name))
