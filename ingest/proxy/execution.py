@@ -128,7 +128,7 @@ class Execution:
         prompt, match = call.prompt, call.match
         turn = None
         if delivered:
-            turn = self._turn(event, output, len(prompt.ids), prompt.thinking)
+            turn = self._turn(event, output, len(prompt.ids), prompt.thinking, call.request)
             turn.body, turn.key, turn.reply = prompt.body, call.key, LOST  # until it has gone out
             answer = self.answer(turn, call.request)
         self._matcher.insert(event.call_id, prompt.ids, output if delivered else EMPTY, prompt.base)
@@ -197,8 +197,18 @@ class Execution:
         return "" if parent is None else f"token {shared} differs from call {parent}"
 
     # ------------------------------------------------------------------------------------- turns
-    def _turn(self, event: ModelCalled, output: Ids, prompt_tokens: int, thinking: bool) -> Turn:
-        """The turn that a recorded call is; what is not in its event is left open."""
+    def _turn(
+        self,
+        event: ModelCalled,
+        output: Ids,
+        prompt_tokens: int,
+        thinking: bool,
+        request: Request | None,
+    ) -> Turn:
+        """The turn that a recorded call is; what is not in its event is left open.
+
+        Without the request, whose tools' schemas type the arguments in some forms, these are left open too.
+        """
         turn = Turn(
             call_id=event.call_id,
             role=event.role,
@@ -215,17 +225,24 @@ class Execution:
             key=b"",
             finished_us=event.finished_us,
         )
-        parsed = self._parsed(turn, None)
+        parsed = self._parsed(turn, request)
+        known = request is not None or not self.renderer.form.typed
         turn.said = digest(parsed.text.strip())
         turn.thought = None if parsed.reasoning is None else digest(parsed.reasoning.strip())
-        turn.calls = tuple((name, digest(arguments)) for name, arguments in parsed.calls)
+        turn.calls = tuple((name, digest(a) if known else b"") for name, a in parsed.calls)
         return turn
 
     def _parsed(self, turn: Turn, request: Request | None) -> Parsed:
         output = turn.output_ids
         stopped = len(output) > 0 and int(output[-1]) in self.renderer.stop_ids
         text = self.renderer.decode(output[:-1] if stopped else output)
-        return parse(text, cut=turn.finish_reason == "length", thinking=turn.thinking)
+        return parse(
+            text,
+            tools=request.tools if request else (),
+            cut=turn.finish_reason == "length",
+            thinking=turn.thinking,
+            form=self.renderer.form,
+        )
 
     def answer(self, turn: Turn, request: Request) -> Answer:
         """The answer that a turn is, made from what was sampled; the same whenever it is made."""
@@ -270,7 +287,7 @@ class Execution:
                 continue
             opening = self.renderer.decode(ids_from_bytes(event.context_ids)[-OPENING_TOKENS:])
             output, prompt_tokens = ids_from_bytes(event.output_ids), event.shared_len + event.n_context
-            turn = self._turn(event, output, prompt_tokens, opening.rstrip().endswith(THINK))
+            turn = self._turn(event, output, prompt_tokens, opening.rstrip().endswith(THINK), None)
             turn.returned = {k for k, name in enumerate(turn.ids) if name in recalled.returned}
             self.history.answered(turn)
             self._undelivered.pop((event.place, event.role), None)

@@ -69,7 +69,7 @@ class Turn:
     thinking: bool
     said: bytes
     thought: bytes | None
-    calls: tuple[tuple[str, bytes], ...]  # (name, digest of the arguments)
+    calls: tuple[tuple[str, bytes], ...]  # (name, digest of the arguments; b"" where not known)
     body: tuple[int, bytes] | None
     key: bytes
     finished_us: int
@@ -123,7 +123,7 @@ def _rewritten(turn: Turn, message: Message) -> list[str]:
     for ours, (name, arguments), theirs in zip(turn.ids, turn.calls, message.calls, strict=True):
         if name != theirs.name:
             changes.append(f"{ours} came back with the name {theirs.name!r}")
-        elif arguments != digest(theirs.arguments):
+        elif arguments and arguments != digest(theirs.arguments):
             changes.append(f"{ours} came back with other arguments")
     return changes
 

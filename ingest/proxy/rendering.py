@@ -32,6 +32,7 @@ from tokenizers import Tokenizer
 
 from ingest.matching import Ids
 from ingest.proxy.neutral import Message
+from ingest.proxy.parsing import FORMS, form_of
 
 MARK = "\U000f8e3a"  # a private-use character: no model writes it, and one that a harness writes is escaped
 _TURN = re.compile(f"{MARK}t([0-9]+){MARK}e")
@@ -139,9 +140,18 @@ class Renderer:
     """Tokenizer and template of one model.  A pure function of its arguments; not tied to a thread."""
 
     def __init__(
-        self, tokenizer: Tokenizer, template: str, names: Mapping[str, str], stop_ids: Iterable[int]
+        self,
+        tokenizer: Tokenizer,
+        template: str,
+        names: Mapping[str, str],
+        stop_ids: Iterable[int],
+        *,
+        parser: str = "",
     ) -> None:
-        """`names`: bos_token, eos_token and so on, as the template knows them."""
+        """`names`: bos_token, eos_token and so on, as the template knows them.
+
+        `parser` names the form of the model's tool calls (parsing.py); "": the one that the template shows.
+        """
         self._tokenizer = tokenizer
         self._plain_tokenizer = _plain(tokenizer)
         added = {t.content: i for i, t in tokenizer.get_added_tokens_decoder().items() if t.content}
@@ -155,6 +165,9 @@ class Renderer:
         self._generation_prompts: dict[str, str] = {}
         self.stop_ids = tuple(sorted(set(stop_ids)))
         self.vocab_size: int | None = None  # the model's, where its config tells
+        if parser and parser not in FORMS:
+            raise RenderingError(f"proxy.parser is {parser}; one of {', '.join(FORMS)} is needed")
+        self.form = FORMS[parser] if parser else form_of(template)
         try:
             self._template = _environment().from_string(template)
         except jinja2.TemplateError as error:
