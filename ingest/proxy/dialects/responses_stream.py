@@ -59,7 +59,7 @@ def _message(item: dict[str, Any], where: Event) -> Iterator[Event]:
 def _function_call(item: dict[str, Any], where: Event) -> Iterator[Event]:
     kind, arguments = "function_call_arguments", item["arguments"]
     yield from _delta(kind, where, arguments, {})
-    yield {"type": f"response.{kind}.done", **where, "name": item["name"], "arguments": arguments}
+    yield {"type": f"response.{kind}.done", **where, "arguments": arguments}
 
 
 def _custom_tool_call(item: dict[str, Any], where: Event) -> Iterator[Event]:
