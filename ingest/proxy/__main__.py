@@ -28,7 +28,12 @@ def _arguments() -> argparse.Namespace:
         metavar="URL",
         help="an engine, for example http://127.0.0.1:30000; may be given again for more of them",
     )
-    parser.add_argument("--host", default="127.0.0.1", help="a loopback address")
+    parser.add_argument("--host", default="127.0.0.1", help="a loopback address (see --listen-anywhere)")
+    parser.add_argument(
+        "--listen-anywhere",
+        action="store_true",
+        help="let --host be any address of this machine: the API keys travel in clear text",
+    )
     parser.add_argument("--port", required=True, type=int, help="the port to listen at")
     return parser.parse_args()
 
@@ -38,7 +43,10 @@ def _refuse_open_address(host: str) -> None:
     from ingest.proxy.app import is_loopback
 
     if not is_loopback(host):
-        raise ValueError(f"--host {host}: the proxy listens at a loopback address; use 127.0.0.1")
+        raise ValueError(
+            f"--host {host}: the proxy listens at a loopback address; use 127.0.0.1, or say --listen-anywhere: "
+            "the API keys then travel in clear text"
+        )
 
 
 async def _serve(arguments: argparse.Namespace) -> None:
@@ -52,7 +60,8 @@ async def _serve(arguments: argparse.Namespace) -> None:
     from ingest.proxy.rendering import Renderer
     from lake.layout import Run
 
-    _refuse_open_address(arguments.host)
+    if not arguments.listen_anywhere:
+        _refuse_open_address(arguments.host)
     run = Run(arguments.run)
     config = run.config()
     log = run.open_log(config)
