@@ -144,7 +144,7 @@ async def test_streaming(proxy, script, include_usage):
     assert chunks[0]["choices"][0]["delta"]["tool_calls"][0]["function"]["arguments"] == "{}"
     assert chunks[1]["choices"][0]["finish_reason"] == "tool_calls"
     assert [c["choices"] for c in chunks[2:]] == ([[]] if include_usage else [])
-    assert all(("usage" in c) == (not c["choices"]) for c in chunks)
+    assert all(bool(c.get("usage")) == (not c["choices"]) for c in chunks)
 
 
 # -------------------------------------------------------------------------------------- keys
@@ -209,7 +209,7 @@ async def test_half_a_surrogate_pair_is_no_character(proxy, engine):
     url = f"{proxy.url}/x/e-1/v1/chat/completions"
     async with proxy.session.post(url, data=body, headers=proxy.headers()) as reply:
         assert reply.status == 200
-    assert "user\ncut ?<|im_end|>" in engine.asked[0].prompt
+    assert "user\ncut \ufffd<|im_end|>" in engine.asked[0].prompt
     deep = b'{"messages": [{"role": "user", "content": "u"}], "tools": [{"x": %b}]}' % (
         b"[" * 9999 + b"]" * 9999
     )
