@@ -71,6 +71,36 @@ class Line:
 DONE = Line("done", "All done. FINAL")
 
 
+def conversation(
+    tool: str,
+    odd: str,
+    second: str,
+    *,
+    malformed: str = MALFORMED,
+    sub: tuple[str, str] | None = None,
+    long: str = "",
+    more: str = "",
+) -> list[Line]:
+    """The main part of a client with a shell `tool`; arguments are given as they are written.
+
+    `sub`: the call that starts a sub-agent.  `long`: a command whose output brings a compaction on,
+    `more`: one for the time after it.
+    """
+    lines = [
+        Line("odd and parallel", TEXT, THOUGHT, ((tool, odd), (tool, second))),
+        Line("malformed", "bad", calls=((tool, malformed),)),
+        Line("unknown tool", "unknown", calls=(UNKNOWN,)),
+    ]
+    lines += [Line("sub-agent", "", "I delegate.", (sub,))] if sub else []
+    lines += [Line("long output", calls=((tool, long),)), Line("more", "", "Go on.", ((tool, more),))] if long else []
+    return [*lines, DONE]
+
+
+EMPTY = (Line("empty"), DONE)
+CUT = (Line("cut", "A text that ends at the lim", cut=True), DONE)
+CUT_CALL = "I call.\n<tool_call>\n"
+
+
 def messages_of(prompt: str) -> list[tuple[str, str]]:
     """(role, text) of a prompt in ChatML, the open turn of the policy left out."""
     return [(r, t) for r, t in re.findall(r"<\|im_start\|>(\w+)\n(.*?)(?:<\|im_end\|>\n|$)", prompt, re.S)][
@@ -121,7 +151,7 @@ def by_words(
 
     def who(prompt: str) -> str:
         messages = messages_of(prompt)
-        ends = [t for r, t in messages if r == "system"][:1] + [messages[-1][1]]
+        ends = [*[t for r, t in messages if r == "system"][:1], messages[-1][1]]
         if any(w in ends[0] for w in auxiliary):
             return "auxiliary"
         users = " ".join(t for r, t in messages if r == "user")

@@ -1,0 +1,208 @@
+"""What a run shows of its client: which turns it continued, and how they came back.
+
+Found from the engine's own record of token ids and from the requests on the wire, not from the lake.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ingest.matching import Ids
+from ingest.proxy.dialects.anthropic import Anthropic
+from ingest.proxy.dialects.chat import Chat
+from ingest.proxy.dialects.dialect import Dialect
+from ingest.proxy.dialects.responses import Responses
+from ingest.proxy.neutral import Message, Request
+from lake.query import open_lake
+from tests.harnesses.frame import Outcome, Wire
+from tests.harnesses.scenario import Line
+
+DIALECTS: dict[str, Dialect] = {d.name: d for d in (Chat(), Responses(), Anthropic())}
+
+
+def common(a: Ids, b: Ids) -> int:
+    """The length of the longest common prefix."""
+    n = min(len(a), len(b))
+    differs = np.flatnonzero(a[:n] != b[:n])
+    return int(differs[0]) if len(differs) else n
+
+
+@dataclass(eq=False)
+class Turn:
+    """One call: what was asked and said (the engine), how it was asked (the wire), how it is kept (the lake)."""
+
+    role: str
+    line: Line
+    prompt: Ids
+    output: Ids
+    row: dict[str, Any]
+    wire: Wire | None = None
+    request: Request | None = None
+    continues: Turn | None = None
+
+    @cached_property
+    def whole(self) -> Ids:
+        return np.concatenate([self.prompt, self.output])
+
+    @property
+    def call_id(self) -> int:
+        return int(self.row["call_id"])
+
+
+@dataclass
+class Seen:
+    """A run, turn by turn in the order of asking, and the tables of its lake."""
+
+    outcome: Outcome
+    turns: list[Turn]
+    tables: dict[str, list[dict[str, Any]]]
+    violations: dict[str, int]
+    faults: list[str] = field(default_factory=list)
+
+    def after(self, label: str) -> Turn | None:
+        """The turn that was asked next by whom a line was said to."""
+        for k, turn in enumerate(self.turns):
+            if turn.line.label == label:
+                return next((t for t in self.turns[k + 1 :] if t.role == turn.role), None)
+        return None
+
+    def said(self, label: str) -> Turn | None:
+        return next((t for t in self.turns if t.line.label == label), None)
+
+
+def _tables(outcome: Outcome) -> tuple[dict[str, list[dict[str, Any]]], dict[str, int]]:
+    with closing(open_lake(str(outcome.run.path))) as lake:
+        names = ("calls", "nodes", "trees", "event_tools", "weights")
+        tables = {name: lake.arrow(name).to_pylist() for name in names}
+        return tables, {name: rows.num_rows for name, rows in lake.audit().items() if rows.num_rows}
+
+
+def _whole_by_call(nodes: list[dict[str, Any]], trees: list[dict[str, Any]]) -> dict[int, Ids]:
+    """Each call's whole sequence, read from the lake's prefix tree."""
+    tokens = np.asarray(trees[0]["token_ids"], np.int32) if trees else np.zeros(0, np.int32)
+    by_node = {n["node"]: n for n in nodes}
+    last = {n["call_id"]: n for n in sorted(nodes, key=lambda n: n["depth_end"])}
+    found = {}
+    for call_id, node in last.items():
+        parts, at = [], node
+        while at is not None:
+            n = at["depth_end"] - at["depth_start"]
+            parts.append(tokens[at["tree_start"] : at["tree_start"] + n])
+            at = by_node.get(at["parent_node"])
+        found[call_id] = np.concatenate(parts[::-1])
+    return found
+
+
+def observe(outcome: Outcome) -> Seen:
+    """Put a run's records together.  What does not fit together is in `faults`."""
+    tables, violations = _tables(outcome)
+    seen = Seen(outcome, [], tables, violations)
+    kept = _whole_by_call(tables["nodes"], tables["trees"])
+    rows = {r["call_id"]: r for r in tables["calls"]}
+    for role, line, asked in outcome.asked:
+        if not asked.output_ids or asked.aborted:
+            continue  # a try that the engine did not answer
+        prompt, output = np.asarray(asked.ids, np.int32), np.asarray(asked.output_ids, np.int32)
+        whole = np.concatenate([prompt, output])
+        found = next((c for c, ids in kept.items() if np.array_equal(ids, whole)), None)
+        if found is None:
+            seen.faults.append(f"the lake has no call with the ids of {line.label!r} ({role})")
+            continue
+        del kept[found]
+        seen.turns.append(Turn(role, line, prompt, output, rows[found]))
+    seen.faults += [f"the lake's call {c} has ids that the engine never saw" for c in kept]
+    _with_wires(outcome, seen)
+    for k, turn in enumerate(seen.turns):
+        earlier = [t for t in seen.turns[:k] if common(turn.prompt, t.whole) == len(t.whole)]
+        turn.continues = max(earlier, key=lambda t: len(t.whole), default=None)
+    return seen
+
+
+def _with_wires(outcome: Outcome, seen: Seen) -> None:
+    """The proxy numbers calls when they end and stamps them when it takes them up."""
+    answered = [w for w in outcome.wires if w.status == 200]
+    refused = [w for w in outcome.wires if w.status != 200]
+    seen.faults += [f"{w.path} got {w.status}" for w in refused]
+    if len(answered) != len(seen.turns):
+        seen.faults.append(f"{len(answered)} requests got an answer, the engine gave {len(seen.turns)}")
+        return
+    dialect = DIALECTS[outcome.client.dialect]
+    by_start = sorted(seen.turns, key=lambda t: (t.row["started_us"], t.call_id))
+    for turn, wire in zip(by_start, answered, strict=True):
+        turn.wire, turn.request = wire, dialect.parse(wire.body, wire.headers)
+
+
+def came_back(turn: Turn, later: Turn) -> Message | None:
+    """The message in which a later request holds a turn's answer."""
+    if turn.request is None or later.request is None:
+        return None
+    at = len(turn.request.messages)
+    messages = later.request.messages
+    return messages[at] if at < len(messages) and messages[at].role == "assistant" else None
+
+
+def results_of(turn: Turn, later: Turn) -> list[Message]:
+    """The tools' messages that follow a turn's answer in a later request."""
+    found = []
+    for message in later.request.messages[len(turn.request.messages) + 1 :] if turn.request and later.request else ():
+        if message.role != "tool":
+            break
+        found.append(message)
+    return found
+
+
+# ------------------------------------------------------------------- how a turn came back
+def _exact(text: str) -> Any:
+    """JSON with numbers as they are written and members in order."""
+    return json.loads(text, parse_int=str, parse_float=str, object_pairs_hook=lambda pairs: ("object", pairs))
+
+
+def arguments_changed(ours: str, theirs: str) -> list[str]:
+    """What differs between a call's arguments as they were sampled and as they came back."""
+    if ours == theirs:
+        return []
+    try:
+        before, after = _exact(ours), _exact(theirs)
+    except ValueError:
+        return ["replaced"]
+    if before == after:
+        return ["re-serialised"]
+    try:
+        kinds_before, kinds_after = dict(before[1]), dict(after[1])
+    except (TypeError, IndexError, ValueError):
+        return ["replaced"]
+    if kinds_before.keys() != kinds_after.keys():
+        gone, new = kinds_before.keys() - kinds_after.keys(), kinds_after.keys() - kinds_before.keys()
+        return ["replaced"] if len(gone) == len(kinds_before) else [
+            *(f"`{k}` dropped" for k in sorted(gone)), *(f"`{k}` added" for k in sorted(new))
+        ]  # fmt: skip
+    changed = ["re-serialised"]
+    if list(kinds_before) != list(kinds_after):
+        changed.append("keys reordered")
+    if any(kinds_before[k] != kinds_after[k] for k in kinds_before):
+        same = all(_number(kinds_before[k]) == _number(kinds_after[k]) for k in kinds_before)
+        changed.append("numbers rewritten" if same else "values changed")
+    return changed
+
+
+def _number(value: Any) -> Any:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return value
+
+
+def text_changed(ours: str, theirs: str | None) -> str:
+    """"kept", "trimmed", "dropped" or "edited"."""
+    theirs = theirs or ""
+    if ours == theirs:
+        return "kept"
+    if not theirs.strip():
+        return "dropped"
+    return "trimmed" if ours.strip() == theirs.strip() else "edited"
