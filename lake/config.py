@@ -185,6 +185,27 @@ class Engine(Section, kw_only=True, frozen=True):
     threads: int = 1
 
 
+class Proxy(Section, kw_only=True, frozen=True):
+    """How requests are read and answered; what is empty is found out.
+
+    `chat_template` is a file, used in place of the model's own; `parser` the form of tool calls (`hermes`,
+    `qwen3-coder`, ...: ingest.proxy.parsing), by the template where it is not said; `roles` a file of rules
+    that come before the shipped ones (ingest.proxy.roles).  States of executions are kept up to `state_mb`.
+    """
+
+    chat_template: str = ""
+    parser: str = ""
+    roles: str = ""
+    keep_alive_s: float = 10.0
+    engine_wait_s: float = 600.0
+    state_mb: int = 8192
+
+    def __post_init__(self) -> None:
+        _need(0 < self.keep_alive_s <= 15, f"proxy.keep_alive_s is {self.keep_alive_s}, 0 to 15 is needed")
+        _need(self.engine_wait_s > 0, f"proxy.engine_wait_s is {self.engine_wait_s}, above 0 is needed")
+        _need(self.state_mb >= 1, f"proxy.state_mb is {self.state_mb}, at least 1 is needed")
+
+
 class Ingest(Section, kw_only=True, frozen=True):
     """The workers of a run: how many, and after how many silent seconds one has lost its lanes (Kafka)."""
 
@@ -210,6 +231,7 @@ class Config(Section, kw_only=True, frozen=True):
     partitions: int = 1
     commit_every_s: float = 0.5
     ingest: Ingest = Ingest()
+    proxy: Proxy = Proxy()
     rollout: Rollout = Rollout()
     admission: Admission = Admission()
     objective: Objective = Objective()

@@ -39,9 +39,11 @@ from ingest.proxy.dialects.anthropic import Anthropic
 from ingest.proxy.dialects.chat import Chat
 from ingest.proxy.dialects.dialect import Dialect
 from ingest.proxy.dialects.responses import Responses
+from ingest.proxy.execution import Execution
 from ingest.proxy.executions import Executions
-from ingest.proxy.neutral import Rejected
+from ingest.proxy.neutral import Rejected, Request
 from ingest.proxy.rendering import Renderer
+from ingest.proxy.roles import Roles
 from ingest.proxy.writer import EventWriter
 from lake.events import ROLES
 from lake.log import Log, now_us
@@ -87,8 +89,9 @@ class _Endpoint:
 class CallEndpoint(_Endpoint):
     """A call: a request, its answer."""
 
-    def __init__(self, executions: Executions, dialect: Dialect) -> None:
+    def __init__(self, executions: Executions, dialect: Dialect, roles: Roles) -> None:
         super().__init__(executions, dialect)
+        self._roles = roles
         self._deliver = Delivery(executions.caller, dialect, executions.limits.keep_alive_s)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -103,7 +106,7 @@ class CallEndpoint(_Endpoint):
         headers = _headers(scope)
         request = self._dialect.parse(body, headers)
         execution = await executions.get(identity)
-        call = executions.caller.ask(execution, role or "main", request)
+        call = executions.caller.ask(execution, role or self._role(execution, request, headers), request)
         handled = asyncio.get_running_loop().create_future()
         execution.handling.add(handled)
         try:
@@ -112,6 +115,9 @@ class CallEndpoint(_Endpoint):
             execution.handling.discard(handled)
             handled.set_result(None)
             executions.grown(execution)
+
+    def _role(self, execution: Execution, request: Request, headers: dict[str, str]) -> str:
+        return self._roles.role(request, headers, execution.sessions, execution.role_of_tool_call)
 
 
 class CountEndpoint(_Endpoint):
@@ -141,14 +147,16 @@ def make_app(
     secret: bytes,
     limits: Limits,
     model: str = "policy",
+    roles: Roles | None = None,
     clock: Callable[[], int] = now_us,
 ) -> Starlette:
     """The ASGI application.  Reads the log's executions when it is made; closes nothing it was given.
 
-    `model` is the name under which the policy is listed.
+    `model` is the name under which the policy is listed; `roles` the rules, the shipped ones by default.
     """
     writer = EventWriter(log, retry_s_max=limits.log_wait_s_max)
     caller = Caller(engine, writer, limits, clock)
+    rules = roles or Roles.load()
     executions = Executions(log, renderer, secret, limits, clock, caller, engine_name)
 
     @contextlib.asynccontextmanager
@@ -158,9 +166,9 @@ def make_app(
         await writer.stop()
 
     endpoints = {
-        "chat/completions": CallEndpoint(executions, CHAT),
-        "responses": CallEndpoint(executions, RESPONSES),
-        "messages": CallEndpoint(executions, ANTHROPIC),
+        "chat/completions": CallEndpoint(executions, CHAT, rules),
+        "responses": CallEndpoint(executions, RESPONSES, rules),
+        "messages": CallEndpoint(executions, ANTHROPIC, rules),
         "messages/count_tokens": CountEndpoint(executions, ANTHROPIC),
     }
     routes = [*_plain_routes(executions, model)]

@@ -19,7 +19,7 @@ from ingest.identity import Identity
 from ingest.matching import EMPTY, Ids, Matcher, MatchingError
 from ingest.proxy.history import LOST, SENT, History, Match, Turn, calls_of, digest, of_minted
 from ingest.proxy.neutral import Answer, Message, Rejected, Request
-from ingest.proxy.parsing import THINK, Parsed, parse
+from ingest.proxy.parsing import Parsed, parse
 from ingest.proxy.prompting import Prompt, make_prompt
 from ingest.proxy.rendering import Renderer
 from lake.events import (
@@ -238,7 +238,7 @@ class Execution:
         text = self.renderer.decode(output[:-1] if stopped else output)
         return parse(
             text,
-            tools=request.tools if request else (),
+            tools=request.tools + request.deferred if request else (),
             cut=turn.finish_reason == "length",
             thinking=turn.thinking,
             form=self.renderer.form,
@@ -259,6 +259,12 @@ class Execution:
             cached_tokens=turn.cached_tokens,
             created_us=turn.finished_us,
         )
+
+    def role_of_tool_call(self, tool_call_id: str) -> str | None:
+        """The role of the call that made a tool call; None for one that was not made here."""
+        known = of_minted(tool_call_id)
+        turn = self.history.turns.get(known[0]) if known else None
+        return turn.role if turn else None
 
     @staticmethod
     def sent(turn: Turn, now_us: int) -> None:
@@ -287,7 +293,9 @@ class Execution:
                 continue
             opening = self.renderer.decode(ids_from_bytes(event.context_ids)[-OPENING_TOKENS:])
             output, prompt_tokens = ids_from_bytes(event.output_ids), event.shared_len + event.n_context
-            turn = self._turn(event, output, prompt_tokens, opening.rstrip().endswith(THINK), None)
+            turn = self._turn(
+                event, output, prompt_tokens, opening.rstrip().endswith(self.renderer.form.think[0]), None
+            )
             turn.returned = {k for k, name in enumerate(turn.ids) if name in recalled.returned}
             self.history.answered(turn)
             self._undelivered.pop((event.place, event.role), None)

@@ -16,7 +16,6 @@ import numpy as np
 from ingest.matching import Ids, Matcher
 from ingest.proxy.history import Match, Turn
 from ingest.proxy.neutral import Rejected, Request
-from ingest.proxy.parsing import THINK
 from ingest.proxy.rendering import Rendered, Renderer, RenderingError
 
 
@@ -110,5 +109,5 @@ def make_prompt(
         base=None if base is None else match.turns[base].call_id,
         difference=match.difference or note or changed,
         body=(len(body), _digest(body)),
-        thinking=rendered.text.rstrip().endswith(THINK),
+        thinking=rendered.text[-64:].rstrip().endswith(renderer.form.think[0]),
     )
