@@ -122,11 +122,21 @@ def harness_environment(
     added  NAME=VALUE with placeholders, or NAME: passed on from `ours` whatever it is
     home   HOME, where it is another than ours
     """
-    base_url, key, model = values["base_url"], values["api_key"], values["model"]
     found = withheld(ours)
     if home:
         found = {n: v for n, v in found.items() if n not in WITHHELD_WITH_HOME} | {"HOME": home}
+    found |= dialect_environment(values["base_url"], values["api_key"], values["model"])
     found |= {
+        "HEADRACE_EXECUTION": values["execution"],
+        "HEADRACE_TASK": values["task"],
+        "HEADRACE_WORKSPACE": values["workspace"],
+    }
+    return found | _added(ours, values, added)
+
+
+def dialect_environment(base_url: str, key: str, model: str) -> dict[str, str]:
+    """Base URL, key and model in the words of all three dialects, and in ours."""
+    return {
         "OPENAI_BASE_URL": f"{base_url}/v1",
         "OPENAI_API_BASE": f"{base_url}/v1",  # litellm, aider
         "OPENAI_API_KEY": key,
@@ -138,11 +148,7 @@ def harness_environment(
         "HEADRACE_BASE_URL": base_url,
         "HEADRACE_API_KEY": key,
         "HEADRACE_MODEL": model,
-        "HEADRACE_EXECUTION": values["execution"],
-        "HEADRACE_TASK": values["task"],
-        "HEADRACE_WORKSPACE": values["workspace"],
     }
-    return found | _added(ours, values, added)
 
 
 def _added(ours: Mapping[str, str], values: Mapping[str, str], added: Sequence[str]) -> dict[str, str]:

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ingest.execution_command import execution_group
 from ingest.importing.command import import_group
 from ingest.materialize_command import materialize_command
+from ingest.proxy_command import proxy_command
 from ingest.rollout_command import rollout_command
 from lake.commands import lake_group, log_group
 from lake.terminal import (
@@ -194,4 +196,6 @@ def restore_command(path: str, into: str | None, blobs: str | None, as_json: boo
         show_table([document], title=f"{store.root}: records in the log")
 
 
-COMMANDS: tuple[click.Command, ...] = (ingest_command, import_group, materialize_command, rollout_command)
+COMMANDS: tuple[click.Command, ...] = (
+    ingest_command, import_group, materialize_command, rollout_command, proxy_command, execution_group,
+)  # fmt: skip

@@ -21,6 +21,8 @@ from enum import Enum
 from lake.events import Event, ExecutionFinished, ExecutionLaunched, ExecutionScored, GroupDispatched
 
 TOPICS = ("groups", "executions", "scores")
+OUTSIDE = -1
+"""The boundary of a group that nobody of the run handed out: its executions are started elsewhere."""
 
 
 class State(Enum):
@@ -81,6 +83,10 @@ class Launching:
         if not isinstance(event, GroupDispatched | ExecutionLaunched | ExecutionFinished | ExecutionScored):
             return
         if event.group_id in self._done:
+            return
+        if isinstance(event, GroupDispatched) and event.boundary == OUTSIDE:
+            self._groups.pop(event.group_id, None)
+            self._done.add(event.group_id)  # nothing of it is ours to launch, to lose or to assess
             return
         group = self._groups.setdefault(event.group_id, _Group())
         if isinstance(event, GroupDispatched):

@@ -212,6 +212,8 @@ def drive(path: Path, config: Config, say: Callable[[str], None], watch: Watch) 
     KeyboardInterrupt stops cleanly and is raised on.
     """
     run = Run(path)
+    if config.rollout.harness != "command" or not config.rollout.tasks:
+        raise ConfigError(f"{path} is a run without tasks for a command line; give another folder")
     fresh = read_tasks(Path(config.rollout.tasks)) if not run.config_file.exists() else []
     for note in check(config, fresh):
         say(note)
