@@ -89,6 +89,14 @@ def _action(action: Any) -> str:
     return msgspec.json.encode(action).decode() if isinstance(action, dict) else "{}"
 
 
+def _parts_text(output: Any, where: str) -> str:
+    """The text of an output that is a list of parts."""
+    try:
+        return text_of(msgspec.convert(output, list[Part] | None), where, "output")
+    except msgspec.ValidationError as error:
+        raise bad(f"{where}.output: {error}") from error
+
+
 class _Folding:
     """Messages of items, in order."""
 
@@ -164,11 +172,8 @@ class _Folding:
             raise bad(f"{where} has no call_id; the call that it answers is needed")
         if self._said:
             self._said.answered = True
-        try:
-            output = msgspec.convert(item.output, str | list[Part] | None)
-        except msgspec.ValidationError as error:
-            raise bad(f"{where}.output: {error}") from error
-        self._made.append(Message("tool", text_of(output, where, "output"), call_id=call_id))
+        text = item.output if isinstance(item.output, str) else _parts_text(item.output, where)
+        self._made.append(Message("tool", text, call_id=call_id))
 
 
 def messages_of(items: Sequence[Item], tools: Tools) -> Iterator[Message]:
