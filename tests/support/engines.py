@@ -29,9 +29,9 @@ class Running(NamedTuple):
 
 
 @contextmanager
-def embedded_engine(model: Path, *options: str, start_s: float = 120.0) -> Iterator[Running]:
+def embedded_engine(model: Path, *options: str, start_s: float = 120.0, port: int = 0) -> Iterator[Running]:
     """`python -m ingest.engines.embedded` with these options; yields once it is ready."""
-    port = free_port()
+    port = port or free_port()
     command = [sys.executable, "-m", "ingest.engines.embedded", "--model", str(model), "--port", str(port)]
     process = subprocess.Popen([*command, *options], cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"})
     url, until = f"http://127.0.0.1:{port}", time.monotonic() + start_s

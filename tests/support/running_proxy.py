@@ -15,16 +15,19 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from ingest.engines.client import EngineClient
+from ingest.engines.pool import EnginePool
 from ingest.identity import sign
 from ingest.proxy.app import make_app
-from ingest.proxy.calls import Limits
+from ingest.proxy.calls import Engine, Limits
 from ingest.proxy.rendering import Renderer
 from lake.events import Event
 from lake.log import Log
 from lake.wire import decode
 
 SECRET = b"0123456789abcdef" * 4
-LIMITS = Limits(context_tokens=4096, new_tokens_max=256, temperature=1.0, keep_alive_s=0.05, abort_s_max=5.0)
+LIMITS = Limits(
+    context_tokens=4096, new_tokens_max=256, temperature=1.0, keep_alive_s=0.05, abort_s_max=5.0, rejoin_s=0.0
+)
 
 
 def read_events(log: Log, topic: str) -> list[Event]:
@@ -100,19 +103,19 @@ async def serve(app) -> AsyncIterator[str]:
 async def running_proxy(
     log: Log,
     model: Path,
-    engine_url: str,
+    engine: str | Engine,
     limits: Limits = LIMITS,
     wrap: Callable[[ASGIApp], ASGIApp] = lambda app: app,
 ) -> AsyncIterator[Running]:
-    """A proxy in front of an engine; everything is closed at the end but the log.
+    """A proxy in front of an engine (its URL, or a client); everything is closed at the end but the log.
 
     `wrap` may put something around the application, to see what passes through it.
     """
-    engine = EngineClient(engine_url)
+    client = EngineClient(engine) if isinstance(engine, str) else engine
     app = make_app(
         log=log,
-        engine=engine,
-        engine_name=engine_url,
+        engine=client,
+        engine_name=engine if isinstance(engine, str) else "pool",
         renderer=Renderer.load(model),
         secret=SECRET,
         limits=limits,
@@ -121,4 +124,5 @@ async def running_proxy(
         async with serve(wrap(app)) as url, aiohttp.ClientSession() as session:
             yield Running(url, session, log)
     finally:
-        await engine.close()
+        if isinstance(client, EngineClient | EnginePool):
+            await client.close()
