@@ -269,6 +269,29 @@ def test_a_reference_to_no_tool_is_refused_by_name():
     assert "'Gone', which is not in tools" in refused(user(result(references)), tools=[tool("bash")])
 
 
+def test_tools_come_and_go_in_mid_list_system_messages():
+    """`tool_addition` and `tool_removal` of Claude Code's beta mid-conversation-tool-changes."""
+    named = {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "WebFetch"}, **EPHEMERAL}
+    defined = {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": tool("extra")}}
+    elsewhere = {"type": "tool_addition", "tool": {"type": "mcp_toolset_reference", "server_name": "s"}}
+    gone = {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "extra"}}
+    first = parse(user("u"), tools=[tool("bash")])
+    later = parse(
+        user("u"),
+        {"role": "system", "content": [text("New:"), named, defined, elsewhere, gone]},
+        tools=[tool("WebFetch", defer_loading=True), tool("bash")],
+    )
+    assert later.tools == first.tools
+    assert later.messages[0] == first.messages[0]
+    before, *schemas, after, sentence = later.messages[1].text.splitlines()[1:]
+    assert [json.loads(s)["function"]["name"] for s in schemas] == ["WebFetch", "extra"]
+    assert (before, after, sentence) == ("<tools>", "</tools>", "The tool extra is no longer available.")
+    assert [t["function"]["name"] for t in later.deferred] == ["WebFetch", "extra"]
+    assert "'Gone', which is not in tools" in refused(
+        {"role": "system", "content": [named | {"tool": {"type": "tool_reference", "name": "Gone"}}]}
+    )
+
+
 def test_servers_tools_are_left_out_and_those_with_a_built_in_schema_get_it():
     request = parse(
         user("u"),

@@ -90,10 +90,12 @@ JSON = st.recursive(
 )
 TYPES = st.sampled_from(
     ["text", "thinking", "redacted_thinking", "tool_use", "tool_result", "tool_reference", "search_result",
+     "tool_addition", "tool_removal", "tool_definition",
      "image", "server_tool_use", "web_search_tool_result", "custom", "bash_20250124", "tool_search_tool_x"]
 )  # fmt: skip
 FIELDS = st.sampled_from(
     ["type", "text", "thinking", "id", "name", "input", "content", "is_error", "tool_use_id", "tool_name",
+     "tool", "definition",
      "title", "source", "input_schema", "description", "defer_loading", "role", "format"]
 )  # fmt: skip
 BLOCKS = st.recursive(

@@ -15,7 +15,7 @@ import msgspec
 
 from ingest.proxy.dialects import anthropic_stream as stream
 from ingest.proxy.dialects.anthropic_blocks import Content, fold, system_text
-from ingest.proxy.dialects.anthropic_tools import Tool, by_name, split
+from ingest.proxy.dialects.anthropic_tools import Tool, name_of, split
 from ingest.proxy.dialects.common import bad, check_limit, decoded, no_tools, sampling_of
 from ingest.proxy.neutral import Answer, Message, Rejected, Request
 
@@ -69,12 +69,15 @@ def _request(body: _Body, headers: Mapping[str, str]) -> Request:
     body.top_k = body.top_k or None  # this API's 0 is off
     header, deferred = split(body.tools or [])
     system = system_text(body.system)
-    messages = fold(((m.role, m.content) for m in body.messages), by_name(header + deferred))
+    known = {name_of(tool): tool for tool in header + deferred}
+    messages = tuple(fold(((m.role, m.content) for m in body.messages), known))
+    listed = {name_of(tool) for tool in header}
+    deferred = tuple(tool for name, tool in known.items() if name not in listed)
     off = body.thinking is not None and body.thinking.type == "disabled"
     none = no_tools(body.tool_choice)
     return Request(
         dialect=Anthropic.name,
-        messages=((Message("system", system),) if system else ()) + tuple(messages),
+        messages=((Message("system", system),) if system else ()) + messages,
         tools=() if none else header,
         deferred=() if none else deferred,
         options={"enable_thinking": False} if off else {},

@@ -8,6 +8,8 @@
                 server_tool_use, *_tool_result, mcp_tool_use
                                       from another server's past: folded to text
     system      text ...              a system message, where it stands
+                tool_addition         the schema of a tool of `tools`, or one that it defines
+                tool_removal          a sentence
 
 Empty text blocks vanish (the keep-alive of anthropic_stream.py leaves one in a client's history), and one
 text block is the same as its string.  Any other block is refused by name.
@@ -15,17 +17,25 @@ text block is the same as its string.  Any other block is refused by name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
 
-from ingest.proxy.dialects.anthropic_tools import schemas
+from ingest.proxy.dialects.anthropic_tools import Tool, chat_form, name_of, schemas
 from ingest.proxy.dialects.common import bad
 from ingest.proxy.neutral import Message, Rejected, ToolCall
 
 BILLING = "x-anthropic-billing-header"
 UNPARSED = "__unparsedToolInput"
+
+
+class _Change(msgspec.Struct, gc=False):
+    """A tool that is brought in or taken away in the middle of a conversation."""
+
+    type: str
+    name: str = ""
+    definition: Tool | None = None
 
 
 class Block(msgspec.Struct, gc=False):
@@ -41,12 +51,14 @@ class Block(msgspec.Struct, gc=False):
     content: str | list[Block] | dict[str, Any] | None = None
     is_error: bool | None = None
     tool_name: str = ""
+    tool: _Change | None = None
     title: str | None = None
     url: str | None = None
     source: Any = None
 
 
 Content = str | list[Block] | None
+Tools = dict[str, dict[str, Any]]
 
 
 class _Unparsed(msgspec.Struct, forbid_unknown_fields=True):
@@ -147,39 +159,55 @@ def _is_from_elsewhere(block: Block) -> bool:
     return block.type in ("server_tool_use", "mcp_tool_use") or block.type.endswith("_tool_result")
 
 
-def _result(content: str | list[Block] | dict[str, Any] | None, where: str, tools: Mapping[str, Any]) -> str:
-    """The text of a tool's result; references to tools become their schemas."""
+def _brought(block: Block, where: str, index: int, tools: Tools) -> dict[str, Any] | None:
+    """The tool that a block brings in, noted among `tools`; None where another server would run it."""
+    at, change, name = f"{where}[{index}]", block.tool, block.tool_name
+    if block.type == "tool_addition":
+        if change is None or change.type.startswith("mcp_"):
+            return None
+        if change.definition is not None:
+            form = chat_form(change.definition, f"{at}.tool.definition")
+            if form is not None:
+                tools[name_of(form)] = form
+            return form
+        name = change.name
+    if name not in tools:
+        raise bad(f"{at}: {block.type} names {name!r}, which is not in tools")
+    return tools[name]
+
+
+def _read(content: str | list[Block] | dict[str, Any] | None, where: str, tools: Tools) -> str:
+    """The text of a tool's result or of a system message; tools that it brings in are their schemas."""
     if content is None or isinstance(content, str):
         return content or ""
     if isinstance(content, dict):
         raise bad(f"{where} is an object; a string or a list of blocks is needed")
     texts: list[str] = []
-    named: list[Any] = []
+    brought: list[Any] = []
     for index, block in enumerate(content):
-        if block.type == "tool_reference":
-            if block.tool_name not in tools:
-                raise bad(
-                    f"{where}[{index}]: tool_reference names {block.tool_name!r}, which is not in tools"
-                )
-            named.append(tools[block.tool_name])
-        elif block.type == "text":
+        if block.type in ("tool_reference", "tool_addition"):
+            form = _brought(block, where, index, tools)
+            brought += [form] if form else []
+            continue
+        if brought:
+            texts.append(schemas(brought))
+            brought = []
+        if block.type == "text":
             texts.append(_said(block, where, index))
+        elif block.type == "tool_removal":
+            texts.append(f"The tool {block.tool.name if block.tool else ''} is no longer available.")
         elif block.type == "search_result" and isinstance(block.content, list):
-            source = block.source if isinstance(block.source, str) else None
-            texts += [
-                t for t in (block.title, source, plain(block.content, f"{where}[{index}].content")) if t
-            ]
+            source = block.source if isinstance(block.source, str) else ""
+            texts += [block.title or "", source, plain(block.content, f"{where}[{index}].content")]
         else:
             raise _unreadable(where, index, block, "'text', 'search_result' and 'tool_reference'")
-        following = content[index + 1].type if index + 1 < len(content) else ""
-        if named and following != "tool_reference":
-            texts.append(schemas(named))
-            named = []
+    if brought:
+        texts.append(schemas(brought))
     return "\n".join(t for t in texts if t)
 
 
 # ------------------------------------------------------------------------------- messages
-def _user(content: Content, where: str, tools: Mapping[str, Any]) -> Iterator[Message]:
+def _user(content: Content, where: str, tools: Tools) -> Iterator[Message]:
     if not isinstance(content, list):
         yield Message("user", content or "")
         return
@@ -193,7 +221,7 @@ def _user(content: Content, where: str, tools: Mapping[str, Any]) -> Iterator[Me
             if said:
                 yield Message("user", "\n".join(said))
                 said = []
-            text = _result(block.content, f"{where}[{index}].content", tools)
+            text = _read(block.content, f"{where}[{index}].content", tools)
             yield Message("tool", text, call_id=block.tool_use_id, failed=bool(block.is_error))
             results += 1
         elif _is_from_elsewhere(block):
@@ -224,9 +252,10 @@ def _assistant(content: Content, where: str) -> Message:
     return Message("assistant", "".join(texts), reasoning="".join(thoughts) or None, calls=tuple(calls))
 
 
-def fold(messages: Iterable[tuple[str, Content]], tools: Mapping[str, Any]) -> Iterator[Message]:
-    """Neutral messages of (role, content) pairs, in order; `tools` by name, for references.
+def fold(messages: Iterable[tuple[str, Content]], tools: Tools) -> Iterator[Message]:
+    """Neutral messages of (role, content) pairs, in order.
 
+    `tools`, by name, are those that blocks may bring in; what blocks define is added to them.
     Raises Rejected (400) for roles and blocks that are not known.
     """
     for index, (role, content) in enumerate(messages):
@@ -236,6 +265,6 @@ def fold(messages: Iterable[tuple[str, Content]], tools: Mapping[str, Any]) -> I
         elif role == "assistant":
             yield _assistant(content, where)
         elif role == "system":
-            yield Message("system", plain(content, where))
+            yield Message("system", _read(content, where, tools))
         else:
             raise bad(f"messages[{index}]: role {role!r}; 'user', 'assistant' or 'system' is needed")

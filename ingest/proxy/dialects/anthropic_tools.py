@@ -1,7 +1,8 @@
 """Tools of Anthropic Messages, in the form of chat completions.
 
     custom tool                      as it is
-    `defer_loading: true`            not in the header: its schema appears where a `tool_reference` names it
+    `defer_loading: true`            not in the header: its schema appears where a `tool_reference` or a
+                                     `tool_addition` names it
     bash_*, text_editor_*, memory_*  the harness runs them and the API has their schema built in: KNOWN
     web_search_*, code_execution_*, mcp_toolset and the like
                                      run on Anthropic's servers: left out, since nothing here would run them
@@ -15,7 +16,6 @@ deferred: the policy could never find one.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -74,7 +74,7 @@ KNOWN: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def _chat_form(index: int, tool: Tool) -> dict[str, Any] | None:
+def chat_form(tool: Tool, where: str) -> dict[str, Any] | None:
     """None: the tool is left out.  Raises Rejected (400)."""
     description, schema, kind = tool.description or "", tool.input_schema, tool.type or "custom"
     if schema is None:
@@ -82,10 +82,10 @@ def _chat_form(index: int, tool: Tool) -> dict[str, Any] | None:
             return None
         prefix = next((p for p in KNOWN if kind.startswith(p)), None)
         if prefix is None:
-            raise bad(f"tools[{index}] ({tool.name!r}, type {kind!r}): input_schema is missing")
+            raise bad(f"{where} ({tool.name!r}, type {kind!r}): input_schema is missing")
         description, schema = KNOWN[prefix]
     if not tool.name:
-        raise bad(f"tools[{index}]: name is missing")
+        raise bad(f"{where}: name is missing")
     function = {"name": tool.name, "description": description, "parameters": schema}
     return {"type": "function", "function": function}
 
@@ -96,18 +96,18 @@ def split(tools: list[Tool]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     header: list[Any] = []
     deferred: list[Any] = []
     for index, tool in enumerate(tools):
-        form = _chat_form(index, tool)
+        form = chat_form(tool, f"tools[{index}]")
         if form is not None:
             (deferred if tool.defer_loading and not searched else header).append(form)
     return tuple(header), tuple(deferred)
 
 
-def by_name(tools: Iterable[Any]) -> dict[str, Any]:
-    """What references may name."""
-    return {tool["function"]["name"]: tool for tool in tools}
+def name_of(form: dict[str, Any]) -> str:
+    """Of a tool in the form of chat completions."""
+    return str(form["function"]["name"])
 
 
 def schemas(tools: list[Any]) -> str:
-    """The text of tools where references name them, spelt as chat templates spell a header's."""
+    """The text of tools where messages bring them in, spelt as chat templates spell a header's."""
     lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
     return f"<tools>\n{lines}\n</tools>"
