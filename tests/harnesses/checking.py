@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from tests.harnesses.observing import Seen, Turn, common
 
 
@@ -54,13 +53,21 @@ def _tree(seen: Seen) -> list[str]:
         earlier = [t for t in seen.turns if t.call_id < turn.call_id]
         shared = max((common(turn.prompt, t.whole) for t in earlier), default=0)
         if row["shared_len"] != shared:
-            faults.append(f"call {turn.call_id} shares {row['shared_len']} ids, {shared} are common with an earlier")
+            faults.append(
+                f"call {turn.call_id} shares {row['shared_len']} ids, {shared} are common with an earlier"
+            )
         parent = by_call.get(row["parent_call_id"]) if row["parent_call_id"] is not None else None
         if (parent is None) != (shared == 0) or (parent and common(turn.prompt, parent.whole) < shared):
-            faults.append(f"call {turn.call_id} has the parent {row['parent_call_id']}, which does not have its ids")
+            faults.append(
+                f"call {turn.call_id} has the parent {row['parent_call_id']}, which does not have its ids"
+            )
         if row["n_context"] != len(turn.prompt) - shared or row["n_output"] != len(turn.output):
-            faults.append(f"call {turn.call_id}: {row['n_context']} ids of context, {row['n_output']} of output")
-        if (row["relation"] == "extends") != (turn.continues is not None and shared == len(turn.continues.whole)):
+            faults.append(
+                f"call {turn.call_id}: {row['n_context']} ids of context, {row['n_output']} of output"
+            )
+        if (row["relation"] == "extends") != (
+            turn.continues is not None and shared == len(turn.continues.whole)
+        ):
             faults.append(
                 f"call {turn.call_id} ({turn.line.label}) {row['relation']}, by its ids it "
                 f"{'continues an answer' if turn.continues else 'does not continue one'}"
@@ -80,7 +87,9 @@ def _tools(seen: Seen) -> list[str]:
         turn = by_call.get(tool["call_id"])
         calls = turn.line.calls if turn else ()
         if (tool["name"], bytes(tool["arguments"]).decode()) not in calls:
-            faults.append(f"tool call {tool['tool_call_id']} is not what was sampled: {bytes(tool['arguments'])!r}")
+            faults.append(
+                f"tool call {tool['tool_call_id']} is not what was sampled: {bytes(tool['arguments'])!r}"
+            )
     for turn in seen.turns:
         sent = [c.id for m in turn.request.messages for c in m.calls] if turn.request else []
         if len(set(sent)) != len(sent):
@@ -106,5 +115,3 @@ def _expected(seen: Seen) -> list[str]:
 def answered_once(seen: Seen, label: str) -> bool:
     """Whether a line came to the client by one answer of the engine."""
     return sum(t.line.label == label for t in seen.turns) == 1
-
-

@@ -30,13 +30,13 @@ from lake.config import Config, override
 from lake.layout import Run
 from lake.log import Log, now_us
 from tests.harnesses.install import installed
-from tests.harnesses.scenario import Line, Script
+from tests.harnesses.scenario import TASK, Line, Script, Stage
 from tests.support.ingested import work
 from tests.support.running_proxy import LIMITS, SECRET, running_proxy
 from tests.support.scripted_engine import Asked, ScriptedEngine
 from tests.support.tiny_model import write_model_folder
 
-GROUP, EXECUTION = "g-1", "e-1"
+GROUP = "g-1"
 HARNESS_S = 240
 NOWHERE = "http://127.0.0.1:9"
 CALL_PATH = re.compile(r"/(chat/completions|responses|messages)$")
@@ -46,7 +46,7 @@ CALL_PATH = re.compile(r"/(chat/completions|responses|messages)$")
 class Place:
     """Where a client runs: its own folders, its installed folder, and what it is told of the proxy.
 
-    `url` ends with the execution's name, without `/v1`.
+    `url` ends with the execution's name, without `/v1`; `task` is what it shall do.
     """
 
     home: Path
@@ -54,6 +54,7 @@ class Place:
     installed: Path
     url: str
     key: str
+    task: str
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Flight:
 
 @dataclass(frozen=True)
 class Client:
-    """A harness.  `command`, `environment` and `files` (by path under HOME) get the place and the settings."""
+    """A harness.  `command`, `environment`, `files` (by path under HOME) get the place and the settings."""
 
     name: str
     dialect: str
@@ -132,27 +133,37 @@ class Recording:
 
         return wrapped
 
-    @property
-    def calls(self) -> list[Wire]:
-        """Requests for an answer, in the order in which the proxy took them up."""
-        found = [w for w in self.requests if CALL_PATH.search(w.path) and w.order >= 0]
-        return sorted(found, key=lambda w: w.order)
+    def of(self, name: str) -> list[Wire]:
+        """The requests of one run's client."""
+        return [w for w in self.requests if w.path.startswith(f"/x/e-{name}/")]
 
 
 @dataclass
 class Outcome:
-    """What a run left: the client's exit and output, the engine's and the wire's records, the lake's root."""
+    """What a run left: the client's exit and output, the engine's and the wire's records, and its lake.
+
+    `asked`: (who asked, what was said, the engine's record).  `wires`: every request of the client.
+    """
 
     client: Client
-    flight: Flight
+    name: str
+    run: Run
+    asked: list[tuple[str, Line, Asked]]
+    wires: list[Wire]
     exit: int
     output: str
     seconds: float
-    asked: list[tuple[str, Line, Asked]]
-    wires: list[Wire]
-    others: list[Wire]
     calls_closed: int
-    run: Run
+
+    @property
+    def flight(self) -> Flight:
+        return self.client.flights[self.name]
+
+    @property
+    def calls(self) -> list[Wire]:
+        """Requests for an answer, in the order in which the proxy took them up."""
+        found = [w for w in self.wires if CALL_PATH.search(w.path) and w.order >= 0]
+        return sorted(found, key=lambda w: w.order)
 
 
 def limits(**changes: Any) -> Limits:
@@ -160,35 +171,53 @@ def limits(**changes: Any) -> Limits:
     return replace(LIMITS, context_tokens=1 << 20, new_tokens_max=8192, keep_alive_s=2.0, **changes)
 
 
-async def fly(client: Client, name: str, folder: Path, limits_: Limits | None = None) -> Outcome:
-    """Run one of a client's flights in an empty folder.  Raises NotInstalled; TimeoutError with its output."""
-    flight = client.flights[name]
+async def fly(
+    client: Client, names: Sequence[str], folder: Path, limits_: Limits | None = None
+) -> dict[str, Outcome]:
+    """Run flights of a client in an empty folder, side by side: one engine, one proxy, one group, one lake.
+
+    Raises NotInstalled, and TimeoutError with what the client said.
+    """
     place_of = await asyncio.to_thread(installed, client.name)
     model = write_model_folder(folder / "model")
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
-    run, script, recording = Run(folder / "run"), flight.script(), Recording()
+    run, recording = Run(folder / "run"), Recording()
+    stage = Stage({name: client.flights[name].script() for name in names})
     run.path.mkdir(parents=True)
     config = override(Config(), ["partitions=1", "commit_every_s=0.05"])
     run.config_file.write_bytes(msgspec.json.encode(config))
     with closing(run.open_log(config)) as log:
         async with (
-            ScriptedEngine(tokenizer, script) as engine,
+            ScriptedEngine(tokenizer, stage) as engine,
             running_proxy(log, model, engine.url, limits_ or limits(), wrap=recording.wrap) as proxy,
         ):
-            _launched(log)
-            home = folder / "home"
-            url, key = f"{proxy.url}/x/{EXECUTION}", sign(SECRET, GROUP, EXECUTION)
-            place = Place(home, home / "project", place_of, url, key)
-            began = time.monotonic()
-            exit_, output = await _run(client, flight, place)
-            seconds = time.monotonic() - began
-            wires, others = recording.calls, [w for w in recording.requests if not CALL_PATH.search(w.path)]
-            status, closed = await proxy.close(EXECUTION)
-            assert status == 200, closed
-        _ended(log, closed["calls"], exit_)
+            _launched(log, names)
+
+            async def one(name: str) -> tuple[int, str, float, int]:
+                home, key = folder / name, sign(SECRET, GROUP, f"e-{name}")
+                place = Place(
+                    home, home / "project", place_of, f"{proxy.url}/x/e-{name}", key, TASK.format(flight=name)
+                )
+                began = time.monotonic()
+                exit_, output = await _run(client, client.flights[name], place)
+                seconds = time.monotonic() - began
+                status, closed = await proxy.close(f"e-{name}")
+                assert status == 200, closed
+                _ended(log, name, closed["calls"], exit_)
+                return exit_, output, seconds, closed["calls"]
+
+            async with asyncio.TaskGroup() as group:
+                tasks = {name: group.create_task(one(name)) for name in names}
     await asyncio.to_thread(work, run)
-    asked = [(role, line, a) for (role, line), a in zip(script.said, engine.asked, strict=True)]
-    return Outcome(client, flight, exit_, output, seconds, asked, wires, others, closed["calls"], run)
+    outcomes = {}
+    for name, task in tasks.items():
+        heard = [
+            (role, line, a)
+            for (flight, role, line), a in zip(stage.said, engine.asked, strict=True)
+            if flight == name
+        ]
+        outcomes[name] = Outcome(client, name, run, heard, recording.of(name), *task.result())
+    return outcomes
 
 
 async def _run(client: Client, flight: Flight, place: Place) -> tuple[int, str]:
@@ -235,18 +264,14 @@ async def _run(client: Client, flight: Flight, place: Place) -> tuple[int, str]:
     return exit_, said.decode(errors="replace")
 
 
-def _launched(log: Log) -> None:
+def _launched(log: Log, names: Sequence[str]) -> None:
     of: dict[str, Any] = {"time_us": now_us(), "group_id": GROUP}
-    log.append(
-        [
-            ev.GroupDispatched(**of, task="{}", size=1, policy_version=0, boundary=0),
-            ev.ExecutionLaunched(**of, execution_id=EXECUTION, index=0),
-        ]
-    )
+    log.append([ev.GroupDispatched(**of, task="{}", size=len(names), policy_version=0, boundary=0)])
+    log.append([ev.ExecutionLaunched(**of, execution_id=f"e-{n}", index=k) for k, n in enumerate(names)])
 
 
-def _ended(log: Log, calls: int, exit_: int) -> None:
-    by: dict[str, Any] = {"time_us": now_us(), "group_id": GROUP, "execution_id": EXECUTION}
+def _ended(log: Log, name: str, calls: int, exit_: int) -> None:
+    by: dict[str, Any] = {"time_us": now_us(), "group_id": GROUP, "execution_id": f"e-{name}"}
     log.append(
         [
             ev.ExecutionFinished(**by, status="completed", calls=calls, detail=f"exit {exit_}"),

@@ -80,6 +80,8 @@ def _tables(outcome: Outcome) -> tuple[dict[str, list[dict[str, Any]]], dict[str
     with closing(open_lake(str(outcome.run.path))) as lake:
         names = ("calls", "nodes", "trees", "event_tools", "weights")
         tables = {name: lake.arrow(name).to_pylist() for name in names}
+        mine = f"e-{outcome.name}"
+        tables = {name: [r for r in rows if r["execution_id"] == mine] for name, rows in tables.items()}
         return tables, {name: rows.num_rows for name, rows in lake.audit().items() if rows.num_rows}
 
 
@@ -126,8 +128,8 @@ def observe(outcome: Outcome) -> Seen:
 
 def _with_wires(outcome: Outcome, seen: Seen) -> None:
     """The proxy numbers calls when they end and stamps them when it takes them up."""
-    answered = [w for w in outcome.wires if w.status == 200]
-    refused = [w for w in outcome.wires if w.status != 200]
+    answered = [w for w in outcome.calls if w.status == 200]
+    refused = [w for w in outcome.calls if w.status != 200]
     seen.faults += [f"{w.path} got {w.status}" for w in refused]
     if len(answered) != len(seen.turns):
         seen.faults.append(f"{len(answered)} requests got an answer, the engine gave {len(seen.turns)}")
@@ -150,7 +152,9 @@ def came_back(turn: Turn, later: Turn) -> Message | None:
 def results_of(turn: Turn, later: Turn) -> list[Message]:
     """The tools' messages that follow a turn's answer in a later request."""
     found = []
-    for message in later.request.messages[len(turn.request.messages) + 1 :] if turn.request and later.request else ():
+    for message in (
+        later.request.messages[len(turn.request.messages) + 1 :] if turn.request and later.request else ()
+    ):
         if message.role != "tool":
             break
         found.append(message)
@@ -199,7 +203,7 @@ def _number(value: Any) -> Any:
 
 
 def text_changed(ours: str, theirs: str | None) -> str:
-    """"kept", "trimmed", "dropped" or "edited"."""
+    """ "kept", "trimmed", "dropped" or "edited"."""
     theirs = theirs or ""
     if ours == theirs:
         return "kept"

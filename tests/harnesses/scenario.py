@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from tests.support.scripted_engine import Say
 
-TASK = "MAIN-TASK: do the thing."
-"""What every client is asked to do; no other part's prompt says MAIN-TASK."""
+TASK = "MAIN-TASK {flight}: do the thing."
+"""What a client is asked to do; a sub-agent's prompt does not say MAIN-TASK."""
 SUBTASK = "SUB-TASK: run a command and report."
 LARGE = "12345678901234567890"
 MALFORMED = '{"command": "echo bad", }'
@@ -23,13 +23,14 @@ THOUGHT = "First I think.\n\nSpaces  kept? "
 TEXT = "  I look around.\n\n"
 
 
-def odd_arguments(before: str = "", after: str = "") -> str:
+def odd_arguments(before: str = "", *, large: bool = True) -> str:
     """A shell call's arguments: white space, escapes that need none, and a large integer.
 
-    `before` and `after` are members of the client's own around `command`.
+    `before` is a member of the client's own.  Not `large` where the client refuses what it does not know.
     """
     echo = '"command":  "echo h\\u00e9llo \\u4f60 \\ud83d\\ude00 \\/tmp"'
-    return "{\n  " + "".join(f"{b} ,\n  " for b in [before] if b) + echo + f'{after},\n "large" : {LARGE}\n}}'
+    members = [before] * bool(before) + [echo] + [f'"large" : {LARGE}'] * large
+    return "{\n  " + " ,\n  ".join(members) + "\n}"
 
 
 @dataclass(frozen=True)
@@ -77,28 +78,27 @@ def conversation(
     second: str,
     *,
     malformed: str = MALFORMED,
-    sub: tuple[str, str] | None = None,
-    long: str = "",
+    sub: Sequence[Line | Callable[[str], Line]] = (),
+    long: Sequence[str] = (),
     more: str = "",
-) -> list[Line]:
+) -> list[Line | Callable[[str], Line]]:
     """The main part of a client with a shell `tool`; arguments are given as they are written.
 
-    `sub`: the call that starts a sub-agent.  `long`: a command whose output brings a compaction on,
-    `more`: one for the time after it.
+    `sub`: the lines that start a sub-agent.  `long`: commands whose output brings a compaction on at the
+    last, `more`: one for the time after it.
     """
-    lines = [
+    lines: list[Line | Callable[[str], Line]] = [
         Line("odd and parallel", TEXT, THOUGHT, ((tool, odd), (tool, second))),
         Line("malformed", "bad", calls=((tool, malformed),)),
         Line("unknown tool", "unknown", calls=(UNKNOWN,)),
     ]
-    lines += [Line("sub-agent", "", "I delegate.", (sub,))] if sub else []
-    lines += [Line("long output", calls=((tool, long),)), Line("more", "", "Go on.", ((tool, more),))] if long else []
-    return [*lines, DONE]
+    tail = [Line(f"long output {k}", calls=((tool, command),)) for k, command in enumerate(long, 1)]
+    tail += [Line("more", "", "Go on.", ((tool, more),))] if long else []
+    return [*lines, *sub, *tail, DONE]
 
 
 EMPTY = (Line("empty"), DONE)
 CUT = (Line("cut", "A text that ends at the lim", cut=True), DONE)
-CUT_CALL = "I call.\n<tool_call>\n"
 
 
 def messages_of(prompt: str) -> list[tuple[str, str]]:
@@ -110,29 +110,48 @@ def messages_of(prompt: str) -> list[tuple[str, str]]:
 
 @dataclass
 class Script:
-    """Answers prompts; `said` has (role, line) of every request in the order in which they came.
+    """Answers prompts of one run of a client.
 
-    `lines` by role; a part that goes on past its last line hears that again.  `who` finds the role.
+    `lines` by role; a part that goes on past its last line hears that again.  A line that depends on what
+    was asked is a function of the prompt.  `who` finds the role.
     """
 
     who: Callable[[str], str]
-    lines: Mapping[str, Sequence[Line]]
-    said: list[tuple[str, Line]] = field(default_factory=list)
+    lines: Mapping[str, Sequence[Line | Callable[[str], Line]]]
     _next: dict[str, int] = field(default_factory=dict)
     _failing: dict[str, int] = field(default_factory=dict)
 
-    def __call__(self, prompt: str) -> Say:
+    def __call__(self, prompt: str) -> tuple[str, Line, Say]:
+        """(who asked, what is said, the same for the engine)."""
         attempt = self._failing.get(prompt, 0)
         role = self.who(prompt)
         lines = self.lines[role]
-        line = lines[min(self._next.get(role, 0), len(lines) - 1)]
-        self.said.append((role, line))
+        next_ = lines[min(self._next.get(role, 0), len(lines) - 1)]
+        line = next_ if isinstance(next_, Line) else next_(prompt)
         if attempt < len(line.faults):
             self._failing[prompt] = attempt + 1  # the same line again at the next try
         else:
             self._failing.pop(prompt, None)
             self._next[role] = self._next.get(role, 0) + 1
-        return line.say(attempt)
+        return role, line, line.say(attempt)
+
+
+@dataclass
+class Stage:
+    """The scripts of several runs of a client at once, told apart by the task's words; the first has the rest.
+
+    `said` has (run, role, line) of every request in the order in which they came.
+    """
+
+    scripts: Mapping[str, Script]
+    said: list[tuple[str, str, Line]] = field(default_factory=list)
+
+    def __call__(self, prompt: str) -> Say:
+        named = [name for name in self.scripts if f"MAIN-TASK {name}:" in prompt]
+        flight = named[0] if named else next(iter(self.scripts))
+        role, line, say = self.scripts[flight](prompt)
+        self.said.append((flight, role, line))
+        return say
 
 
 def only_main(_: str) -> str:

@@ -8,28 +8,29 @@ from typing import Any
 
 from tests.harnesses.frame import Client, Flight, Place
 from tests.harnesses.scenario import (
-    DONE,
-    MALFORMED,
+    CUT,
+    EMPTY,
     SUBTASK,
-    TASK,
-    TEXT,
-    THOUGHT,
-    UNKNOWN,
     Line,
     Script,
     by_words,
+    conversation,
     odd_arguments,
 )
+
+SWITCHED_OFF = ("AUTOUPDATE", "MODELS_FETCH", "LSP_DOWNLOAD", "SHARE")
+WHO = by_words(summary=("You are a context summarization agent",), auxiliary=("You are a title generator",))
+TITLE = {"auxiliary": [Line("title", "A Title")]}
 
 
 def command(place: Place, _: Mapping[str, Any]) -> list[str]:
     binary = str(place.installed / "node_modules/opencode-linux-x64/bin/opencode")
-    return [binary, "run", "--print-logs", "--log-level", "WARN", TASK]
+    return [binary, "run", "--print-logs", "--log-level", "WARN", place.task]
 
 
 def environment(place: Place, _: Mapping[str, Any]) -> dict[str, str]:
-    names = ("AUTOUPDATE", "MODELS_FETCH", "LSP_DOWNLOAD", "SHARE")
-    return {f"OPENCODE_DISABLE_{n}": "1" for n in names}
+    """It looks for a plug-in at npm in the background, and waits for that at its end: one try is enough."""
+    return {f"OPENCODE_DISABLE_{n}": "1" for n in SWITCHED_OFF} | {"npm_config_fetch_retries": "0"}
 
 
 def files(place: Place, settings: Mapping[str, Any]) -> dict[str, str]:
@@ -54,29 +55,30 @@ def files(place: Place, settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def script() -> Script:
-    odd = odd_arguments('"description" : "Odd  JSON"')
-    second = '{"timeout":10000.0,"command":"echo second; ls -la","description":"two"}'
     sub = f'{{"prompt":"{SUBTASK}", "description":"do sub", "subagent_type":"general"}}'
-    lines = [
-        Line("odd and parallel", TEXT, THOUGHT, (("bash", odd), ("bash", second))),
-        Line("malformed", "bad", calls=(("bash", MALFORMED),)),
-        Line("unknown tool", "unknown", calls=(UNKNOWN,)),
-        Line("sub-agent", "", "t2", (("task", sub),)),
-        DONE,
-    ]
-    sub_lines = [
-        Line("sub", "sub working", "sub thinks", (("bash", '{"command":"echo sub"  , "description":"s"}'),)),
-        Line("sub done", "SUB-RESULT"),
-    ]
-    return Script(
-        by_words(summary=("anchored summary",), auxiliary=("You are a title generator",)),
-        {
-            "main": lines,
-            "sub-agent": sub_lines,
-            "main-summary": [Line("summary", "SUMMARY")],
-            "auxiliary": [Line("title", "A Title")],
-        },
+    lines = conversation(
+        "bash",
+        odd_arguments('"description" : "Odd  JSON"'),
+        '{"timeout":10000.0,"command":"echo second; ls -la","description":"two"}',
+        sub=[Line("sub-agent", "", "I delegate.", (("task", sub),))],
+        long=['{"command":"seq 1 1900","description":"long"}'],
+        more='{"command":"echo more","description":"more"}',
     )
+    sub_call = ("bash", '{"command":"echo sub"  , "description":"s"}')
+    sub_lines = [Line("sub", "sub working", "sub thinks", (sub_call,)), Line("sub done", "SUB-RESULT")]
+    summary = [Line("summary", "SUMMARY")]
+    return Script(WHO, {"main": lines, "sub-agent": sub_lines, "main-summary": summary, **TITLE})
 
 
-CLIENT = Client("opencode", "chat", command, environment, {"main": Flight(script, ())}, files)
+CLIENT = Client(
+    "opencode",
+    "chat",
+    command,
+    environment,
+    {
+        "main": Flight(script, (), settings={"context": 35_000}, in_any_order=True),
+        "empty": Flight(lambda: Script(WHO, {"main": EMPTY, **TITLE}), (), in_any_order=True),
+        "cut": Flight(lambda: Script(WHO, {"main": CUT, **TITLE}), (), in_any_order=True),
+    },
+    files,
+)

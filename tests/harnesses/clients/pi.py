@@ -1,4 +1,7 @@
-"""pi: chat completions, always streamed; one role, and a summary of its own shape."""
+"""pi: chat completions, always streamed; one role, and a summariser that is seen by its system prompt.
+
+It compacts between two prompts of its user, not within one.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +10,26 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.harnesses.frame import Client, Flight, Place
-from tests.harnesses.scenario import (
-    DONE,
-    MALFORMED,
-    TASK,
-    TEXT,
-    THOUGHT,
-    UNKNOWN,
-    Line,
-    Script,
-    by_words,
-    odd_arguments,
-)
+from tests.harnesses.scenario import CUT, EMPTY, Line, Script, by_words, conversation, odd_arguments
 
 CLI = "node_modules/@mariozechner/pi-coding-agent/dist/cli.js"
+WHO = by_words(summary=("You are a context summarization assistant",))
+SUMMARY = [Line("summary", "## Goal\nSUMMARY")]
 
 
-def command(place: Place, _: Mapping[str, Any]) -> list[str]:
+def command(place: Place, settings: Mapping[str, Any]) -> list[str]:
     cli = str(place.installed / CLI)
-    return ["node", cli, "--provider", "headrace", "--model", "policy", "-p", TASK]
+    return [
+        "node",
+        cli,
+        "--provider",
+        "headrace",
+        "--model",
+        "policy",
+        "-p",
+        place.task,
+        *settings.get("then", ()),
+    ]
 
 
 def environment(place: Place, _: Mapping[str, Any]) -> dict[str, str]:
@@ -48,24 +52,22 @@ def files(place: Place, settings: Mapping[str, Any]) -> dict[str, str]:
         "api": "openai-completions",
         "models": [model],
     }
-    return {".pi/agent/models.json": json.dumps({"providers": {"headrace": provider}})}
+    compaction = {"enabled": True, "reserveTokens": 4000, "keepRecentTokens": 1000}
+    return {
+        ".pi/agent/models.json": json.dumps({"providers": {"headrace": provider}}),
+        ".pi/agent/settings.json": json.dumps({"compaction": compaction}),
+    }
 
 
 def script() -> Script:
-    lines = [
-        Line(
-            "odd and parallel",
-            TEXT,
-            THOUGHT,
-            (("bash", odd_arguments('"timeout" : 5.0')), ("bash", '{"command":"echo second; ls -la"}')),
-        ),
-        Line("malformed", "bad", calls=(("bash", MALFORMED),)),
-        Line("unknown tool", "unknown", calls=(UNKNOWN,)),
-        DONE,
-    ]
-    return Script(
-        by_words(summary=("summar",)), {"main": lines, "main-summary": [Line("summary", "## Goal\nSUMMARY")]}
+    lines = conversation(
+        "bash",
+        odd_arguments('"timeout" : 5.0'),
+        '{"command":"echo second; ls -la"}',
+        long=['{"command":"seq 1 3000"}'],
+        more='{"command":"echo more"}',
     )
+    return Script(WHO, {"main": lines, "main-summary": SUMMARY})
 
 
 CLIENT = Client(
@@ -74,15 +76,9 @@ CLIENT = Client(
     command,
     environment,
     {
-        "main": Flight(
-            script,
-            (
-                ("main", "odd and parallel", "restarts"),
-                ("main", "malformed", "extends"),
-                ("main", "unknown tool", "extends"),
-                ("main", "done", "extends"),
-            ),
-        )
+        "main": Flight(script, (), settings={"context": 12_000, "then": ["Go on."]}),
+        "empty": Flight(lambda: Script(WHO, {"main": EMPTY}), ()),
+        "cut": Flight(lambda: Script(WHO, {"main": CUT}), ()),
     },
     files,
 )
