@@ -37,7 +37,7 @@ def answer(text="", reasoning=None, calls=(), finish="stop", call_id=7) -> Answe
         text=text,
         reasoning=reasoning,
         calls=made,
-        finish="tool_calls" if made else finish,
+        finish="tool_calls" if made and finish == "stop" else finish,
         prompt_tokens=30,
         completion_tokens=5,
         cached_tokens=20,
@@ -148,6 +148,9 @@ def test_case_23_the_token_limit_is_incomplete_and_holds_no_half_call():
         assert said["status"] == "incomplete"
         assert said["incomplete_details"] == {"reason": "max_output_tokens"}
         assert [item["status"] for item in said["output"]] == ["incomplete"]
+    after_a_call = whole(answer("so", calls=[("bash", ODD)], finish="length"))
+    assert after_a_call["status"] == "incomplete"
+    assert [item["status"] for item in after_a_call["output"]] == ["completed", "completed"]
 
 
 @pytest.mark.parametrize("reasoning", [None, "", "only thinking"])

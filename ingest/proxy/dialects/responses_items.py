@@ -191,7 +191,7 @@ def output_items(answer: Answer, names: dict[str, Any]) -> list[dict[str, Any]]:
     A reply without text and calls has a message without text, so that it comes back and is continued.
     """
     number = f"{answer.call_id:08d}"
-    status = "incomplete" if answer.finish == "length" else "completed"
+    cut = answer.finish == "length" and not answer.calls  # a call is whole, and so is what stood before it
     items: list[dict[str, Any]] = []
     if answer.reasoning:
         summary = [{"type": "summary_text", "text": answer.reasoning}]
@@ -199,7 +199,7 @@ def output_items(answer: Answer, names: dict[str, Any]) -> list[dict[str, Any]]:
         items[0]["encrypted_content"] = f"headrace:{number}"
     if answer.text or not answer.calls:
         part = {"type": "output_text", "text": answer.text, "annotations": [], "logprobs": []}
-        message = {"id": f"msg_{number}", "type": "message", "status": status, "role": "assistant"}
-        items.append(message | {"content": [part]})
-    items += [call_item(call, names, f"{number}_{k}", status) for k, call in enumerate(answer.calls)]
+        message = {"id": f"msg_{number}", "type": "message", "role": "assistant"}
+        items.append(message | {"status": "incomplete" if cut else "completed", "content": [part]})
+    items += [call_item(call, names, f"{number}_{k}") for k, call in enumerate(answer.calls)]
     return items

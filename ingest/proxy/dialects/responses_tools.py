@@ -132,12 +132,12 @@ def custom_arguments(text: str) -> str:
     return '{"input": ' + msgspec.json.encode(text).decode() + "}"
 
 
-def call_item(call: ToolCall, names: dict[str, Any], item_id: str, status: str) -> dict[str, Any]:
+def call_item(call: ToolCall, names: dict[str, Any], item_id: str) -> dict[str, Any]:
     """The output item of a call; `item_id` without the prefix that its type asks for."""
     tool = names.get(call.name) or {"type": "function", "name": call.name, "namespace": None}
     namespace = {"namespace": tool["namespace"]} if tool["namespace"] else {}
     if tool["type"] == "custom":
-        item = {"id": f"ctc_{item_id}", "type": "custom_tool_call", "status": status, "call_id": call.id}
+        item = {"id": f"ctc_{item_id}", "type": "custom_tool_call", "status": "completed", "call_id": call.id}
         return item | {"name": tool["name"], "input": custom_input(call.arguments)} | namespace
-    item = {"id": f"fc_{item_id}", "type": "function_call", "status": status, "call_id": call.id}
+    item = {"id": f"fc_{item_id}", "type": "function_call", "status": "completed", "call_id": call.id}
     return item | {"name": tool["name"], "arguments": call.arguments} | namespace
