@@ -3,7 +3,7 @@
     asked -> sampling -> recorded -> acknowledged -> answered
                |  ^                                    |
                |  +- the engine failed or aborted      +- lost on its way: kept
-               +- everybody who waited has gone: aborted, recorded as not delivered
+               +- everybody who waited has gone, and nobody came back: aborted, recorded as not delivered
 
 An execution that asks the same while a call runs joins it.  A reply that was lost is kept: the same
 request is answered from it, and a request that goes on after it shows that it arrived after all; what is
@@ -70,6 +70,7 @@ class Limits:
 
     `generate_s_max` is one attempt of one call (an hour: long answers on a loaded engine);
     `engine_wait_s_max` is the time that harnesses' own clients wait for one reply (capture.md).
+    `rejoin_s`: a call that everybody left runs on so long, since clients that time out ask again at once.
     `state_bytes_max` of all executions together; see ingest.proxy.executions.
     `log_wait_s_max`: a reply is held so long for a log that is away, and then fails by name; the log's own
     wait for its last try comes on top (30 s for Kafka).
@@ -89,6 +90,7 @@ class Limits:
     close_s_max: float = 90.0
     log_wait_s_max: float = 60.0
     keep_alive_s: float = 10.0
+    rejoin_s: float = 20.0
 
 
 @dataclass(eq=False)
@@ -305,7 +307,11 @@ class Caller:
     def leave(self, call: Call) -> None:
         """Whoever waited hung up before the answer was there."""
         call.waiting -= 1
-        if call.waiting == 0 and not call.task.done():
+        if call.waiting or call.task.done():
+            return
+        if self._limits.rejoin_s:
+            asyncio.get_running_loop().call_later(self._limits.rejoin_s, _unless_joined, call)
+        else:
             call.abandon()
 
     def settle(self, call: Call, delivered: bool) -> None:
@@ -351,6 +357,11 @@ class Caller:
         except LogError as error:  # asked again it tries again
             raise Rejected(503, "log_unavailable", str(error)) from error
         return execution.calls
+
+
+def _unless_joined(call: Call) -> None:
+    if call.waiting == 0 and not call.task.done():
+        call.abandon()
 
 
 def _given_up(when: str) -> Rejected:

@@ -9,61 +9,19 @@ from dataclasses import replace
 
 import aiohttp
 import pytest
-from tokenizers import Tokenizer
 
 from ingest.identity import sign
 from lake.events import (
     ExecutionFinished,
     ExecutionLaunched,
-    ReplyUndelivered,
     ToolCalled,
     VersionSpan,
     ids_from_bytes,
 )
-from lake.log import LogUnavailable, open_log
+from lake.log import LogUnavailable
 from tests.support.driven_execution import TOOLS, call_text, result, user, whole
 from tests.support.running_proxy import LIMITS, SECRET, read_events, running_proxy, until
-from tests.support.scripted_engine import Say, ScriptedEngine
-from tests.support.tiny_model import write_model_folder
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return write_model_folder(tmp_path_factory.mktemp("model") / "m")
-
-
-@pytest.fixture
-def log(tmp_path):
-    log = open_log(f"sqlite://{tmp_path}/log.db")
-    yield log
-    log.close()
-
-
-class Script:
-    """What the engine says next; the last one again and again."""
-
-    def __init__(self):
-        self.says = [Say("yes")]
-
-    def __call__(self, prompt):
-        return self.says.pop(0) if len(self.says) > 1 else self.says[0]
-
-
-@pytest.fixture
-def script():
-    return Script()
-
-
-@pytest.fixture
-async def engine(model, script):
-    async with ScriptedEngine(Tokenizer.from_file(str(model / "tokenizer.json")), script) as engine:
-        yield engine
-
-
-@pytest.fixture
-async def proxy(log, model, engine):
-    async with running_proxy(log, model, engine.url) as proxy:
-        yield proxy
+from tests.support.scripted_engine import Say
 
 
 async def stream_of(reply):
@@ -358,73 +316,6 @@ async def test_one_of_two_hangs_up_and_the_other_gets_the_answer(proxy, engine, 
     hold.set()
     assert (await other)[0] == 200
     assert [c.delivered for c in proxy.calls().values()] == [True]
-
-
-async def lose_a_reply(proxy, log, messages, **body):
-    """The client leaves between the record and the reply: the log's append is made slow to show it."""
-    append, slow = log.append, asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def held(events):
-        offsets = append(events)
-        if events[0].TYPE == "model.called":
-            loop.call_soon_threadsafe(recorded.set)
-            asyncio.run_coroutine_threadsafe(slow.wait(), loop).result()
-        return offsets
-
-    recorded = asyncio.Event()
-    log.append = held
-    task = asyncio.create_task(proxy.answer(messages, **body))
-    await recorded.wait()
-    task.cancel()
-    await asyncio.sleep(0.1)
-    slow.set()
-    log.append = append
-    async with asyncio.timeout(20):
-        while await running_of(proxy):
-            await asyncio.sleep(0.005)
-
-
-async def running_of(proxy):
-    async with proxy.session.get(f"{proxy.url}/health") as reply:
-        return (await reply.json())["running"]
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_lost_reply_is_answered_from_its_record(proxy, engine, script, log, stream):
-    script.says = [Say("<think>\nhm\n</think>\n\n" + call_text('{"a":  1}')), Say("done")]
-    await lose_a_reply(proxy, log, [user("u")], tools=TOOLS)
-    async with proxy.ask([user("u")], tools=TOOLS, stream=stream, max_tokens=9) as reply:
-        text = await reply.text()
-    assert '"arguments":"{\\"a\\":  1}"' in text
-    assert '"reasoning_content":"hm"' in text
-    assert len(engine.asked) == 1
-    (call,) = proxy.calls().values()
-    assert (call.delivered, call.retry_of) == (True, None)
-    _, again = await proxy.answer([user("u")], tools=TOOLS)  # delivered now: a new sibling
-    assert again["choices"][0]["message"]["content"] == "done"
-    assert proxy.calls()[1].retry_of is None
-    assert await proxy.close() == (200, {"calls": 2})
-    assert read_events(log, "executions") == []
-
-
-async def test_a_reply_that_stays_lost_is_told_at_the_end(proxy, log):
-    await lose_a_reply(proxy, log, [user("u")])
-    assert read_events(log, "executions") == []
-    assert await proxy.close() == (200, {"calls": 1})
-    (undelivered,) = read_events(log, "executions")
-    assert isinstance(undelivered, ReplyUndelivered)
-    assert undelivered.call_id == 0
-
-
-async def test_who_goes_on_after_a_reply_has_got_it(proxy, script, log):
-    """The whole reply was read, and the connection broke only then."""
-    script.says = [Say("yes"), Say("more")]
-    await lose_a_reply(proxy, log, [user("u")])
-    await proxy.answer([user("u"), {"role": "assistant", "content": "yes"}, user("v")])
-    assert proxy.calls()[1].relation == "extends"
-    await proxy.close()
-    assert read_events(log, "executions") == []
 
 
 # -------------------------------------------------------------------------------------- ends
