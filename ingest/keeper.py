@@ -89,6 +89,9 @@ class Output:
         except (OSError, ValueError):  # ValueError: the file could not be opened again
             return
 
+    def close(self) -> None:
+        self._file.close()
+
     def text(self) -> str:
         """The end of it."""
         return self.tail.decode(errors="replace")
@@ -123,6 +126,8 @@ class Keeper:
             self._look(None)
         left = self._end()
         self._read()
+        for output in self._outputs:
+            output.close()
         errors = self._outputs[1].text() if len(self._outputs) > 1 else ""
         failed = f"{left} processes of it could not be killed" if left else ""
         return Ended(
