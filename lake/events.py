@@ -1,9 +1,8 @@
 """The event catalogue: what happened in a run, each event once and for all.
 
-Every event knows its topic, its key (the group id, or what it supersedes) and its
-deterministic event id, by which everything downstream removes duplicates.  Token ids are
-little-endian int32 bytes, log-probabilities little-endian float32 bytes.  `lake.wire` turns events
-into records and back.
+Every event knows its topic, its key (the group id, or what it supersedes) and its deterministic event id, by
+which everything downstream removes duplicates.  Token ids are little-endian int32 bytes, log-probabilities
+little-endian float32 bytes.  `lake.wire` turns events into records and back.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ import numpy.typing as npt
 TOPICS_BY_GROUP = ("calls", "tools", "executions", "scores", "groups")  # co-partitioned
 TOPICS_SINGLE = ("policy", "cells")  # one partition each
 TOPICS = TOPICS_BY_GROUP + TOPICS_SINGLE
-
 ROLES = ("main", "main-summary", "sub-agent", "sub-agent-summary", "auxiliary")
 TRAINED_ROLES = ROLES[:4]  # an auxiliary call is never trained
 PLACE_BYTES = 16  # of a digest that stands for the messages of a call
@@ -87,7 +85,6 @@ class Event(
 
     TYPE: ClassVar[str]
     TOPIC: ClassVar[str]
-
     time_us: Int
 
     @property
@@ -290,7 +287,6 @@ class ModelCalled(Event, kw_only=True, frozen=True):
     The call's whole sequence is the first `shared_len` tokens of the parent's whole sequence, then
     `context_ids`, then `output_ids`.  The parent owns token `shared_len - 1`; without a parent
     `shared_len` is 0.  `output_logprobs` has one float32 an output id, or is None (never trained).
-    `place`: 16 bytes that stand for the messages that were asked, or none; equal places, equal messages.
     """
 
     TYPE = "model.called"
@@ -316,7 +312,7 @@ class ModelCalled(Event, kw_only=True, frozen=True):
     cached_tokens: Int | None = None
     started_us: Int = 0
     finished_us: Int = 0
-    place: bytes = b""
+    place: bytes = b""  # a digest of the messages that were asked, or none
 
     @property
     def event_id(self) -> str:
@@ -349,8 +345,7 @@ class ModelCalled(Event, kw_only=True, frozen=True):
         if self.parent_call_id is not None and not 0 <= self.parent_call_id < self.call_id:
             raise EventError(f"{self.event_id}: parent {self.parent_call_id} is not an earlier call")
         if len(self.place) not in (0, PLACE_BYTES):
-            given = f"place has {len(self.place)} bytes"
-            raise EventError(f"{self.event_id}: {given}; {PLACE_BYTES} are needed, or none")
+            raise EventError(f"{self.event_id}: place has {len(self.place)} bytes, not {PLACE_BYTES} or none")
         at = 0
         for span in self.spans:
             if span.start != at or span.end < span.start:
