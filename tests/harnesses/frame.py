@@ -91,13 +91,18 @@ class Client:
 
 @dataclass
 class Wire:
-    """A request of the client as it came: `order` counts bodies that were read whole."""
+    """A request of the client as it came: `order` counts bodies that were read whole.
+
+    `began` and `ended`: seconds of a clock of this process; `ended` 0 where the reply was not written whole.
+    """
 
     path: str
     headers: dict[str, str]
     body: bytes = b""
     order: int = -1
     status: int = 0
+    began: float = 0.0
+    ended: float = 0.0
 
 
 class Recording:
@@ -113,7 +118,7 @@ class Recording:
                 await app(scope, receive, send)
                 return
             headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
-            wire = Wire(scope["path"], headers)
+            wire = Wire(scope["path"], headers, began=time.monotonic())
             self.requests.append(wire)
 
             async def received() -> Message:
@@ -128,6 +133,8 @@ class Recording:
                 if message["type"] == "http.response.start":
                     wire.status = message["status"]
                 await send(message)
+                if message["type"] == "http.response.body" and not message.get("more_body", False):
+                    wire.ended = time.monotonic()
 
             await app(scope, received, sent)
 

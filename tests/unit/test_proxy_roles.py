@@ -39,6 +39,9 @@ QWEN_RULES = (
 )
 EXTRACTION = "You are now acting as the managed memory extraction subagent for an AI coding assistant."
 COMPRESSION = "You are the component that summarizes internal chat history into a given structure."
+WARM_COMPRESSION = (
+    "You are the component that summarizes a conversation when its context window is about to overflow."
+)
 SUMMARISER = (
     "You are a context summarization agent. You are given a conversation between a user and an agent."
 )
@@ -119,6 +122,11 @@ SHAPES = {
     "Qwen Code, agent": (asked("You are a general-purpose agent. Given" + QWEN_RULES), {}, "sub-agent"),
     "Qwen Code, own agent": (asked("You find bugs in Rust." + QWEN_RULES), {}, "sub-agent"),
     "Qwen Code, summary": (asked("\n" + COMPRESSION, tools=False, stream=False), {}, "main-summary"),
+    "Qwen Code, summary in the conversation": (
+        asked(QWEN, more=(Message("assistant", "done"), Message("user", WARM_COMPRESSION))),
+        {},
+        "main-summary",
+    ),
     "Qwen Code, memory": (asked(EXTRACTION + QWEN_RULES), {}, "auxiliary"),
     "aider": (asked("Act as an expert software developer.", tools=False), {}, "main"),
     "aider, commit message": (asked(COMMIT, tools=False, stream=False), {}, "auxiliary"),
