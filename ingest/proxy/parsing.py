@@ -52,6 +52,12 @@ class _NoCalls:
 HERMES: Form = Hermes()
 _ALL: tuple[Form, ...] = (HERMES, XML, GLM, KIMI, DEEPSEEK, Mistral(), Llama(), _NoCalls())
 FORMS = {form.name: form for form in _ALL}
+# As SGLang and the models' own pages call them.
+_ALSO = {
+    "qwen": "hermes", "qwen25": "hermes", "qwen3": "hermes", "qwen3-coder": "xml", "qwen3_coder": "xml",
+    "glm45": "glm", "glm47": "glm", "kimi_k2": "kimi", "deepseekv3": "deepseek", "deepseekv31": "deepseek",
+    "llama3": "llama",
+}  # fmt: skip
 # What a chat template says of its form; the first that it holds counts.
 _SIGNS = (
     (re.compile(r"<function=[\s\S]*<parameter=|<parameter=[\s\S]*<function="), "xml"),
@@ -76,6 +82,13 @@ class Parsed:
 def form_of(template: str) -> Form:
     """The form that a chat template writes earlier calls in; `none` where it shows none that is known."""
     return FORMS[next((name for sign, name in _SIGNS if sign.search(template)), "none")]
+
+
+def form_named(name: str) -> Form:
+    """The form of this name (a few others' names are known too).  Raises ValueError."""
+    if name not in FORMS and name not in _ALSO:
+        raise ValueError(f"proxy.parser is {name}; one of {', '.join(FORMS)} is needed")
+    return FORMS[_ALSO.get(name, name)]
 
 
 def _split_reasoning(text: str, thinking: bool, cut: bool, form: Form) -> tuple[str | None, str]:

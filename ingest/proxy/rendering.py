@@ -16,76 +16,24 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-import jinja2
 import msgspec
 import numpy as np
-from jinja2 import nodes
-from jinja2.ext import Extension
-from jinja2.parser import Parser
-from jinja2.runtime import LoopContext
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from ingest.matching import Ids
+from ingest.proxy import folding
 from ingest.proxy.neutral import Message
-from ingest.proxy.parsing import FORMS, form_of
+from ingest.proxy.parsing import form_named, form_of
+from ingest.proxy.templating import RenderingError, Template
+
+__all__ = ("MARK", "Piece", "Rendered", "Renderer", "RenderingError")
 
 MARK = "\U000f8e3a"  # a private-use character: no model writes it, and one that a harness writes is escaped
 _TURN = re.compile(f"{MARK}t([0-9]+){MARK}e")
 GENERATION_PROMPTS_KEPT = 64
-_DICT_NAMES = frozenset(dir(dict))
-_LOOP_NAMES = frozenset(("index", "index0", "first", "last", "length", "previtem", "nextitem"))
-
-
-class RenderingError(ValueError):
-    """The template refused the messages, or the model's folder lacks what is needed."""
-
-
-class _Generation(Extension):
-    """`{% generation %}` of training templates: its body, as it is."""
-
-    tags = {"generation"}  # noqa: RUF012  (jinja2 declares it so)
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _raise_exception(message: str) -> NoReturn:
-    raise jinja2.TemplateError(message)
-
-
-def _tojson(value: Any, indent: int | None = None, ensure_ascii: bool = False, **rest: Any) -> str:
-    return json.dumps(value, indent=indent, ensure_ascii=ensure_ascii, **rest)
-
-
-class _Environment(ImmutableSandboxedEnvironment):
-    """The sandbox, with a short way to the fields of messages and of `loop`: half of a rendering's time.
-
-    jinja2 looks for an attribute first and then for a key, which for a dict is an exception a field.
-    A name that no dict has as an attribute can only be a key; `loop` has nothing public to hide.
-    """
-
-    def getattr(self, obj: Any, attribute: str) -> Any:
-        if type(obj) is dict and attribute not in _DICT_NAMES:
-            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
-        if type(obj) is LoopContext and attribute in _LOOP_NAMES:
-            return getattr(obj, attribute)
-        return super().getattr(obj, attribute)
-
-
-def _environment() -> _Environment:
-    """What Hugging Face's `apply_chat_template` gives a template."""
-    environment = _Environment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
-    )
-    environment.filters["tojson"] = _tojson
-    environment.globals["raise_exception"] = _raise_exception
-    return environment
 
 
 def _mapping(arguments: str) -> Any:
@@ -165,32 +113,36 @@ class Renderer:
         self._generation_prompts: dict[str, str] = {}
         self.stop_ids = tuple(sorted(set(stop_ids)))
         self.vocab_size: int | None = None  # the model's, where its config tells
-        if parser and parser not in FORMS:
-            raise RenderingError(f"proxy.parser is {parser}; one of {', '.join(FORMS)} is needed")
-        self.form = FORMS[parser] if parser else form_of(template)
         try:
-            self._template = _environment().from_string(template)
-        except jinja2.TemplateError as error:
-            raise RenderingError(f"the chat template does not compile: {error}") from error
+            self.form = form_named(parser) if parser else form_of(template)
+        except ValueError as error:
+            raise RenderingError(str(error)) from error
+        self._template = Template(template)
+        self._folding = folding.Folding()
+        self._folding = folding.probe(lambda messages: self._text(messages, None, {}, 0, True))
 
     @classmethod
-    def load(cls, folder: Path) -> Renderer:
+    def load(cls, folder: Path, *, parser: str = "", chat_template: str = "") -> Renderer:
         """From tokenizer.json, chat_template.jinja (or tokenizer_config.json) and the configs.
 
-        Raises RenderingError where something is missing or the tokenizer has ids outside the model.
+        `chat_template` is a file to take in place of the folder's.  Raises RenderingError where something
+        is missing or the tokenizer has ids outside the model.
         """
         if not (folder / "tokenizer.json").is_file():
             raise RenderingError(f"{folder} has no tokenizer.json; a Hugging Face model folder is needed")
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         settings = _read_json(folder / "tokenizer_config.json")
         config = _read_json(folder / "config.json")
-        template_file = folder / "chat_template.jinja"
+        template_file = Path(chat_template) if chat_template else folder / "chat_template.jinja"
+        if chat_template and not template_file.is_file():
+            raise RenderingError(f"proxy.chat_template is {chat_template}, which is no file")
         template = template_file.read_text() if template_file.is_file() else settings.get("chat_template")
         if isinstance(template, list):
             template = {t["name"]: t["template"] for t in template}.get("default")
         if not isinstance(template, str):
             raise RenderingError(
-                f"{folder} has no chat template, in chat_template.jinja or tokenizer_config.json"
+                f"{folder} has no chat template, in chat_template.jinja or tokenizer_config.json; put one "
+                "there, or name a file by the setting proxy.chat_template"
             )
         names = {k: _token_text(v) for k, v in settings.items() if k.endswith("_token") and v}
         stop_ids: set[int] = set()
@@ -208,7 +160,7 @@ class Renderer:
             raise RenderingError(
                 f"{folder}: the tokenizer has {known} ids, the model {size}; they do not belong together"
             )
-        renderer = cls(tokenizer, template, names, stop_ids)
+        renderer = cls(tokenizer, template, names, stop_ids, parser=parser)
         renderer.vocab_size = size if isinstance(size, int) else None
         return renderer
 
@@ -237,6 +189,13 @@ class Renderer:
                 return tools
         return self._escaped(tools) if tools else None
 
+    def _arguments(self, arguments: str) -> Any:
+        """As templates take them: a mapping, and the text that is none in one where it must be one."""
+        found = _mapping(arguments)
+        if isinstance(found, dict):
+            return self._escaped(found)
+        return self._escape(arguments) if self._folding.raw else {"arguments": self._escape(arguments)}
+
     def _fields(self, message: Message) -> dict[str, Any]:
         fields: dict[str, Any] = {"role": message.role, "content": self._escape(message.text)}
         if message.reasoning is not None:
@@ -248,7 +207,7 @@ class Renderer:
                     "id": self._escape(call.id),
                     "function": {
                         "name": self._escape(call.name),
-                        "arguments": self._escaped(_mapping(call.arguments)),
+                        "arguments": self._arguments(call.arguments),
                     },
                 }
                 for call in message.calls
@@ -267,22 +226,8 @@ class Renderer:
         now_us: int,
         prompt: bool,
     ) -> str:
-        def strftime_now(form: str) -> str:
-            return datetime.fromtimestamp(now_us / 1e6, UTC).strftime(form)
-
-        arguments = {**options, **self._names, "strftime_now": strftime_now}
-        arguments |= {"messages": messages, "tools": tools, "add_generation_prompt": prompt}
-        try:
-            return self._template.render(arguments)
-        except (
-            jinja2.TemplateError,
-            TypeError,
-            ValueError,
-            KeyError,
-            AttributeError,
-            OverflowError,
-        ) as error:
-            raise RenderingError(f"the chat template refuses these messages: {error}") from error
+        values = {**options, **self._names, "messages": self._folding.fold(messages), "tools": tools}
+        return self._template.render({**values, "add_generation_prompt": prompt}, now_us)
 
     def _generation_prompt(self, options: Mapping[str, Any]) -> str:
         """What add_generation_prompt adds; "" where a template will not say."""

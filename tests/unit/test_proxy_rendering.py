@@ -92,8 +92,10 @@ def test_arguments_are_a_mapping_to_the_template():
     call = ToolCall("id", "bash", '{"command": "ls", "n": 2}')
     text = RENDERER.render([Message("user", "u"), Message("assistant", "", None, (call,))], now_us=0).text
     assert '{"name": "bash", "arguments": {"command": "ls", "n": 2}}' in text
-    with pytest.raises(RenderingError, match="refuses these messages"):
-        RENDERER.render([Message("assistant", "", None, (ToolCall("i", "f", "no JSON"),))], now_us=0)
+    for malformed in ("no {JSON", "[1]", '"text"'):
+        call = ToolCall("i", "f", malformed)
+        text = RENDERER.render([Message("user", "u"), Message("assistant", "", None, (call,))], now_us=0).text
+        assert f'"arguments": {{"arguments": {json.dumps(malformed)}}}' in text
 
 
 def test_turns_become_places():
