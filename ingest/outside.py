@@ -85,6 +85,7 @@ def new(run: Run, task: str, *, group: str | None, size: int | None, proxy: str 
     proxy  its URL (default: where the run's proxy listened last)
     Raises OutsideError for a group that is full, of another task or size, or the run's own.
     """
+    run.config()  # or it is no run
     base = (proxy or address_of(run, "proxy") or "").rstrip("/")
     if not base:
         raise OutsideError(
