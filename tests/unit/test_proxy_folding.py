@@ -22,8 +22,6 @@ TO_FRONT = "{% for m in messages if m.role == 'system' %}{{ m.content }}\n{% end
 TO_FRONT += "{% for m in messages if m.role != 'system' %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 LOSES = "{% for m in messages %}{% if m.role != 'system' or loop.first %}{{ m.role }}: {{ m.content }}\n"
 LOSES += "{% endif %}{% endfor %}"
-    "{% for m in messages if m.role != 'system' or loop.first %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
-)
 
 MESSAGES = [
     Message("system", "S"), Message("system", "S2"), Message("user", "a"), Message("system", "M"),
