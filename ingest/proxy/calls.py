@@ -19,11 +19,12 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from ingest.engines.client import EngineError, EngineUnavailable, Generation, new_rid
+from ingest.engines.parts import joined
 from ingest.matching import Ids
 from ingest.proxy.execution import Execution
 from ingest.proxy.history import LOST, Match, Turn
@@ -71,6 +72,7 @@ class Limits:
     `generate_s_max` is one attempt of one call (an hour: long answers on a loaded engine);
     `engine_wait_s_max` is the time that harnesses' own clients wait for one reply (capture.md).
     `rejoin_s`: a call that everybody left runs on so long, since clients that time out ask again at once.
+    `continue_aborted`: what an engine sampled before it ended a call too early is gone on from.
     `state_bytes_max` of all executions together; see ingest.proxy.executions.
     `log_wait_s_max`: a reply is held so long for a log that is away, and then fails by name; the log's own
     wait for its last try comes on top (30 s for Kafka).
@@ -91,6 +93,7 @@ class Limits:
     log_wait_s_max: float = 60.0
     keep_alive_s: float = 10.0
     rejoin_s: float = 20.0
+    continue_aborted: bool = True
 
 
 @dataclass(eq=False)
@@ -108,6 +111,8 @@ class Call:
     started_us: int
     gone: asyncio.Future[None]
     tools: list[ToolCalled]
+    parts: list[Generation] = field(default_factory=list)  # of attempts that engines ended too early
+    dropped: int = 0  # tokens of such attempts that are not gone on from
     waiting: int = 0
     turn: Turn | None = None
     task: asyncio.Future[Answer] = field(init=False)
@@ -121,7 +126,7 @@ class Call:
             "top_p": asked.top_p,
             "top_k": asked.top_k,
             "new_tokens_max": self.new_tokens_max,
-        }
+        } | ({"dropped_tokens": self.dropped} if self.dropped else {})
 
     def abandon(self) -> None:
         """Nobody waits any more."""
@@ -248,12 +253,13 @@ class Caller:
             either: set[asyncio.Future[Any]] = {attempt, call.gone}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not attempt.done():
-                return await self._abort(attempt, rid)
+                return joined([*call.parts, await self._abort(attempt, rid)])
             try:
                 generation = attempt.result()
                 if generation.finish_reason != "abort":
-                    return generation
+                    return joined([*call.parts, generation])
                 reason = "the engine aborted the call"  # a weight update, a drain: not the harness's matter
+                self._keep(call, generation)
             except EngineUnavailable as error:
                 reason = str(error)
             except EngineError as error:
@@ -271,13 +277,24 @@ class Caller:
             pause = min(pause * 2, PAUSE_S_MAX)
         return None
 
+    def _keep(self, call: Call, part: Generation) -> None:
+        """What an aborted attempt sampled: the next one goes on after it; spans tell the versions apart."""
+        if self._limits.continue_aborted and len(part.output_ids):
+            call.parts.append(part)
+        else:
+            call.dropped += len(part.output_ids)
+
     async def _generate(self, call: Call, rid: str) -> Generation:
         asked = call.request.sampling
+        sampled = [p.output_ids for p in call.parts]
+        left = call.new_tokens_max - sum(map(len, sampled))
+        if left <= 0:
+            return _nothing("length")
         return await self._engine.generate(
-            call.prompt.ids,
+            np.concatenate([call.prompt.ids, *sampled]) if sampled else call.prompt.ids,
             rid=rid,
             affinity=call.execution.identity.execution_id,
-            new_tokens_max=call.new_tokens_max,
+            new_tokens_max=left,
             temperature=call.temperature,
             top_p=asked.top_p,
             top_k=asked.top_k,
@@ -293,15 +310,7 @@ class Caller:
                 return await attempt
         attempt.cancel()
         attempt.add_done_callback(_retrieve)
-        nothing = np.zeros(0, np.float32)
-        return Generation(
-            output_ids=nothing.astype(np.int32),
-            output_logprobs=nothing,
-            finish_reason="abort",
-            spans=(),
-            cached_tokens=None,
-            weight_version=None,
-        )
+        return _nothing("abort")
 
     # ------------------------------------------------------------------------------- the end
     def leave(self, call: Call) -> None:
@@ -357,6 +366,17 @@ class Caller:
         except LogError as error:  # asked again it tries again
             raise Rejected(503, "log_unavailable", str(error)) from error
         return execution.calls
+
+
+def _nothing(finish_reason: Literal["abort", "length"]) -> Generation:
+    return Generation(
+        output_ids=np.zeros(0, np.int32),
+        output_logprobs=np.zeros(0, np.float32),
+        finish_reason=finish_reason,
+        spans=(),
+        cached_tokens=None,
+        weight_version=None,
+    )
 
 
 def _unless_joined(call: Call) -> None:

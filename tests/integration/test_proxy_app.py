@@ -212,7 +212,7 @@ async def test_limits(log, model, engine, script):
 
 
 # --------------------------------------------------------------------- engines that fail
-@pytest.mark.parametrize("fault", ["500", "drop", "abort"])
+@pytest.mark.parametrize("fault", ["500", "drop"])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_the_harness_sees_one_slow_call(proxy, engine, script, fault, stream):
     """Case 26, and 5xx that would end a run in two seconds."""
@@ -224,6 +224,45 @@ async def test_the_harness_sees_one_slow_call(proxy, engine, script, fault, stre
     assert [a.ids for a in engine.asked] == [engine.asked[0].ids] * 3
     assert len({a.body["rid"] for a in engine.asked}) == 3
     assert len(proxy.calls()) == 1
+
+
+async def test_an_aborted_call_is_gone_on_from_where_it_stood(proxy, engine, script):
+    """Case 26; each version has its span, and no token of the first attempts is lost."""
+    script.says = [
+        Say("one two three", fault="abort", partial=2, versions=[("4", 0, 2)]),
+        Say("four five", fault="abort", partial=1, versions=[("5", 0, 1)]),
+        Say(" yes", versions=[("5", 0, 3)]),
+    ]
+    script.says[2].versions = [("5", 0, len(engine.tokenizer.encode(" yes").ids) + 1)]
+    status, body = await proxy.answer([user("u")], max_tokens=50)
+    assert status == 200
+    first, second, third = engine.asked
+    assert second.ids == first.ids + first.output_ids
+    assert third.ids == second.ids + second.output_ids
+    sampled = first.output_ids + second.output_ids + third.output_ids
+    (call,) = proxy.calls().values()
+    assert ids_from_bytes(call.output_ids).tolist() == sampled
+    assert call.spans == (VersionSpan(4, 0, 2), VersionSpan(5, 2, len(sampled)))
+    assert [a.body["sampling_params"]["max_new_tokens"] for a in engine.asked] == [50, 48, 47]
+    assert "dropped_tokens" not in call.sampling
+    assert body["usage"]["completion_tokens"] == len(sampled)
+    assert body["choices"][0]["message"]["content"] == engine.tokenizer.decode(sampled[:-1])
+
+
+async def test_what_is_not_gone_on_from_is_counted(log, model, engine, script):
+    script.says = [Say("one two three", fault="abort", partial=2, versions=[("4", 0, 2)]), Say("yes")]
+    async with running_proxy(log, model, engine.url, replace(LIMITS, continue_aborted=False)) as proxy:
+        _, body = await proxy.answer([user("u")])
+        (call,) = proxy.calls().values()
+    assert body["choices"][0]["message"]["content"] == "yes"
+    assert json.loads(call.sampling)["dropped_tokens"] == 2
+
+
+async def test_a_limit_that_is_reached_by_parts_is_a_limit(proxy, engine, script):
+    script.says = [Say("one two three", fault="abort", partial=2, versions=[("4", 0, 2)])]
+    _, body = await proxy.answer([user("u")], max_tokens=2)
+    assert body["choices"][0]["finish_reason"] == "length"
+    assert len(engine.asked) == 1
 
 
 async def test_an_engine_that_comes_back(proxy, engine, script):
