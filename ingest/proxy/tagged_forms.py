@@ -109,6 +109,8 @@ class Tagged:
         found = self._arguments(text, opening.end(), schema)
         if found is not None:
             values, end = found
+            if cut and opening[0].startswith("<tool_call>") and not text.endswith("</tool_call>", 0, end):
+                return None
             pairs = (f"{json.dumps(k, ensure_ascii=False)}: {v}" for k, v in values.items())
             return [(name, "{" + ", ".join(pairs) + "}")], end
         close = self.close.search(text, opening.end())

@@ -60,6 +60,13 @@ class Driven:
             self.encode(say) + ([self.renderer.stop_ids[-1]] if stop else []) if isinstance(say, str) else say
         )
         request = Chat().parse(json.dumps({"messages": messages, "tools": tools, **body}).encode(), {})
+        recorded = self.take(request, ids, stop=stop, delivered=delivered)
+        if recorded.answer is None:
+            return None
+        return json.loads(Chat().answer(request, recorded.answer))["choices"][0]["message"]
+
+    def take(self, request, ids, *, stop=True, delivered=True, logprobs=None) -> Recorded:
+        """One call of any dialect's request, with the ids that the engine samples."""
         match = self.execution.history.match(request.messages)
         key = request.digest("main", match.place)
         prompt = self.execution.prompt(request, match)
@@ -69,7 +76,7 @@ class Driven:
         )  # fmt: skip
         generation = Generation(
             output_ids=np.array(ids, np.int32),
-            output_logprobs=np.full(len(ids), -0.5, np.float32),
+            output_logprobs=np.full(len(ids), -0.5, np.float32) if logprobs is None else logprobs,
             finish_reason="stop" if stop else "length",
             spans=(),
             cached_tokens=0,
@@ -81,9 +88,7 @@ class Driven:
         self.recorded.append(recorded)
         self.calls.append(call)
         assert whole(self.events, recorded.event.call_id) == prompt.ids.tolist() + ids
-        if recorded.answer is None:
-            return None
-        return json.loads(Chat().answer(request, recorded.answer))["choices"][0]["message"]
+        return recorded
 
 
 def user(text):
