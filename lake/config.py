@@ -190,7 +190,9 @@ class Proxy(Section, kw_only=True, frozen=True):
 
     `chat_template` is a file, used in place of the model's own; `parser` the form of tool calls (`hermes`,
     `qwen3-coder`, ...: ingest.proxy.parsing), by the template where it is not said; `roles` a file of rules
-    that come before the shipped ones (ingest.proxy.roles).  States of executions are kept up to `state_mb`.
+    that come before the shipped ones (ingest.proxy.roles).  A call whose client hung up runs on for `rejoin_s`;
+    one that an engine ended too early is gone on from (`continue_aborted`) or sampled anew.  States of
+    executions are kept up to `state_mb`, and are read from the log again beyond that.
     """
 
     chat_template: str = ""
@@ -198,11 +200,14 @@ class Proxy(Section, kw_only=True, frozen=True):
     roles: str = ""
     keep_alive_s: float = 10.0
     engine_wait_s: float = 600.0
+    rejoin_s: float = 20.0
+    continue_aborted: bool = True
     state_mb: int = 8192
 
     def __post_init__(self) -> None:
         _need(0 < self.keep_alive_s <= 15, f"proxy.keep_alive_s is {self.keep_alive_s}, 0 to 15 is needed")
         _need(self.engine_wait_s > 0, f"proxy.engine_wait_s is {self.engine_wait_s}, above 0 is needed")
+        _need(self.rejoin_s >= 0, f"proxy.rejoin_s is {self.rejoin_s}, 0 (abort at once) or more is needed")
         _need(self.state_mb >= 1, f"proxy.state_mb is {self.state_mb}, at least 1 is needed")
 
 

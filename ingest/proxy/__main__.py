@@ -58,6 +58,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
     from ingest.proxy.app import make_app
     from ingest.proxy.calls import Limits
     from ingest.proxy.rendering import Renderer
+    from ingest.proxy.roles import Roles
     from lake.layout import Run
 
     if not arguments.listen_anywhere:
@@ -65,13 +66,19 @@ async def _serve(arguments: argparse.Namespace) -> None:
     run = Run(arguments.run)
     config = run.config()
     log = run.open_log(config)
-    renderer = Renderer.load(run.weights(0))
+    settings = config.proxy
+    renderer = Renderer.load(run.weights(0), parser=settings.parser, chat_template=settings.chat_template)
     key, size = os.environ.get(ENGINE_KEY), renderer.vocab_size
     engine = EnginePool([EngineClient(url, api_key=key, vocab_size=size) for url in arguments.engine])
     limits = Limits(
         context_tokens=config.engine.context_tokens,
         new_tokens_max=config.rollout.new_tokens_max,
         temperature=config.rollout.temperature,
+        engine_wait_s_max=settings.engine_wait_s,
+        keep_alive_s=settings.keep_alive_s,
+        rejoin_s=settings.rejoin_s,
+        continue_aborted=settings.continue_aborted,
+        state_bytes_max=settings.state_mb << 20,
     )
     app = make_app(
         log=log,
@@ -81,8 +88,9 @@ async def _serve(arguments: argparse.Namespace) -> None:
         secret=read_secret(run),
         limits=limits,
         model=config.name,
+        roles=Roles.load(Path(settings.roles) if settings.roles else None),
     )
-    settings = uvicorn.Config(
+    server = uvicorn.Config(
         app,
         host=arguments.host,
         port=arguments.port,
@@ -100,7 +108,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
         # that is this, so that what follows runs too.
         signal.signal(number, lambda *_: None)
     try:
-        await uvicorn.Server(settings).serve()
+        await uvicorn.Server(server).serve()
     finally:
         await engine.close()
         log.close()
