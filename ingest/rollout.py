@@ -144,10 +144,10 @@ class Rollout:
             self._settled_at = time.monotonic()
         self._look_at_held()
         self.dispatch()
-        before = self.restarts
-        for revived in self._revived:
-            revived.look(self._say)
-        if self.restarts != before:
+        again = [revived.process for revived in self._revived if revived.look(self._say)]
+        for process in again:
+            self._cells.started(process)
+        if again:
             self._tell_addresses()
         return not self.is_done()
 

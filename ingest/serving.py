@@ -91,7 +91,9 @@ def serve(
             listening(f"http://{socket.gethostname()}:{port}" if host == "0.0.0.0" else url)
             while True:
                 time.sleep(LOOK_S)
-                revived.look(say)
+                if revived.look(say):
+                    cells.started(process)
+                    run_processes.write_addresses(run, {"proxy": process.pid}, {"proxy": url})
         except KeyboardInterrupt:
             say("stopping: calls that run get ten seconds")
         finally:

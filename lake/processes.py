@@ -128,16 +128,20 @@ class Revived:
     _deaths: deque[float] = field(default_factory=lambda: deque(maxlen=DEATHS_MAX))
     _start_at: float = 0.0
 
-    def look(self, say: Callable[[str], None]) -> None:
-        """Start it again where it has died.  Raises ProcessDied where that does not help."""
+    def look(self, say: Callable[[str], None]) -> bool:
+        """Start it again where it has died, after a pause; whether it did so now.
+
+        Raises ProcessDied where that does not help.
+        """
         now = time.monotonic()
         if self._start_at:
-            if now >= self._start_at:
-                self._start_at = 0.0
-                self.process.start()
-            return
+            if now < self._start_at:
+                return False
+            self._start_at = 0.0
+            self.process.start()
+            return True
         if self.process.code() is None:
-            return
+            return False
         death = self.process.died()
         self._deaths.append(now)
         if len(self._deaths) == DEATHS_MAX and now - self._deaths[0] < DEATHS_S:
@@ -145,6 +149,7 @@ class Revived:
         self.restarts += 1
         say(f"{death}; starting it again")
         self._start_at = now + PAUSE_S * 2 ** len(self._deaths)
+        return False
 
 
 class Processes:

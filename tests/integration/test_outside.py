@@ -56,10 +56,9 @@ def harness(folder: Path, lines: str, prompt: str) -> None:
     """Somebody else's harness, with nothing but what `--env` printed."""
     pairs = (line.removeprefix("export ").split("=", 1) for line in lines.splitlines())
     given = {name: value.strip("'") for name, value in pairs}
-    subprocess.run(
-        [sys.executable, str(HARNESS), prompt], cwd=folder, env={"PATH": os.environ["PATH"], **given}, check=True,
-        stdout=subprocess.DEVNULL,
-    )  # fmt: skip
+    environment = {"PATH": os.environ["PATH"], **given}
+    command = [sys.executable, str(HARNESS), prompt]
+    subprocess.run(command, cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL)
 
 
 def close_status(made: dict[str, str], key: str) -> int:
