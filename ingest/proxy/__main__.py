@@ -44,8 +44,8 @@ def _refuse_open_address(host: str) -> None:
 
     if not is_loopback(host):
         raise ValueError(
-            f"--host {host}: the proxy listens at a loopback address; use 127.0.0.1, or say --listen-anywhere: "
-            "the API keys then travel in clear text"
+            f"--host {host}: the proxy listens at a loopback address; use 127.0.0.1, or say "
+            "--listen-anywhere: the API keys then travel in clear text"
         )
 
 
