@@ -12,13 +12,17 @@ from starlette.types import ASGIApp
 
 @dataclass(frozen=True)
 class Sent:
-    """A request.  `parts` are the pieces its body comes in; `cut`: the client hangs up before its end."""
+    """A request.  `parts` are the pieces its body comes in.
+
+    `cut`: the client hangs up before the body's end; `leaves`: as soon as the reply begins to come.
+    """
 
     method: str
     path: str
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     parts: tuple[bytes, ...] = (b"",)
     cut: bool = False
+    leaves: bool = False
     client: str = "127.0.0.1"
 
 
@@ -58,6 +62,9 @@ async def send(app: ASGIApp, sent: Sent) -> Got:
             assert not got.status
             got.status = message["status"]
             got.headers = {name.lower(): value for name, value in message["headers"]}
+            if sent.leaves:
+                over.set()
+                await asyncio.sleep(0.01)
         else:
             assert got.status
             assert not got.ended

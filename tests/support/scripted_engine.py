@@ -35,6 +35,7 @@ class Say:
 
     fault: "" | "500" | "drop" (the connection) | "abort" (as a weight update does) | one of POINTS (the
     connection is reset there, as that of a killed process is) | "hang" (no answer, ever).
+    `change` may do anything to the answer before it is sent.
     `hold` is waited for first; an abort request ends the wait with what `partial` tokens allow.
     """
 
@@ -45,6 +46,7 @@ class Say:
     hold: asyncio.Event | None = None
     partial: int = 3
     versions: list[tuple[str | None, int, int]] | None = None
+    change: Callable[[dict[str, Any]], None] = lambda answer: None
 
 
 @dataclass
@@ -65,6 +67,7 @@ class ScriptedEngine:
     """Listens on a free loopback port; `url` after the start.
 
     `ready` is the status of `/ready`, 0 for no answer.  `stands_still`: instead of a reset connection.
+    `key`: asked for as a bearer token, "" for none.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class ScriptedEngine:
         self.keep = keep
         self.ready = 200
         self.stands_still = False
+        self.key = ""
         self.tokenizer = tokenizer
         self.script = script
         self.asked: list[Asked] = []
@@ -117,6 +121,8 @@ class ScriptedEngine:
         return web.Response()
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:
+        if self.key and request.headers.get("Authorization") != f"Bearer {self.key}":
+            return web.json_response({"error": {"message": "no good API key"}}, status=401)
         body = await request.json()
         ids, rid = body["input_ids"], body["rid"]
         prompt = self.tokenizer.decode(ids, skip_special_tokens=False)
@@ -141,6 +147,7 @@ class ScriptedEngine:
             request.transport.close()
             return web.Response()
         answer = self._answer(asked, say)
+        say.change(answer)
         if say.fault in POINTS:
             return await self._dies(request, asked, say.fault, answer)
         return web.json_response(answer)
