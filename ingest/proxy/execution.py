@@ -132,6 +132,7 @@ class Execution:
             turn.body, turn.key, turn.reply = prompt.body, call.key, LOST  # until it has gone out
             answer = self.answer(turn, call.request)
         self._matcher.insert(event.call_id, prompt.ids, output if delivered else EMPTY, prompt.base)
+        self._gone_on(event)
         self._lengths.append(len(prompt.ids) + len(output))
         self.calls += 1
         self.history.asked(event.call_id, match)
@@ -142,6 +143,12 @@ class Execution:
         self.history.answered(turn)
         self._undelivered.pop((match.place, call.role), None)
         return Recorded(event, turn, answer)
+
+    def _gone_on(self, event: ModelCalled) -> None:
+        """Whoever sends tokens of a reply has got it."""
+        parent = self.history.turns.get(-1 if event.parent_call_id is None else event.parent_call_id)
+        if parent is not None and event.shared_len > parent.prompt_tokens:
+            parent.reply = SENT
 
     def _event(
         self, call: Call, generation: Generation, output: Ids, delivered: bool, now_us: int
@@ -291,18 +298,21 @@ class Execution:
             if not event.delivered:
                 self._undelivered[event.place, event.role] = event.call_id
                 continue
-            opening = self.renderer.decode(ids_from_bytes(event.context_ids)[-OPENING_TOKENS:])
             output, prompt_tokens = ids_from_bytes(event.output_ids), event.shared_len + event.n_context
-            turn = self._turn(
-                event, output, prompt_tokens, opening.rstrip().endswith(self.renderer.form.think[0]), None
-            )
+            turn = self._turn(event, output, prompt_tokens, self._opens_thinking(event, prompt_tokens), None)
             turn.returned = {k for k, name in enumerate(turn.ids) if name in recalled.returned}
             self.history.answered(turn)
             self._undelivered.pop((event.place, event.role), None)
-            parent = self.history.turns.get(-1 if event.parent_call_id is None else event.parent_call_id)
-            if parent is not None and event.shared_len > parent.prompt_tokens:
-                parent.reply = SENT
+            self._gone_on(event)
         self.calls = kept[-1].call_id + 1
+
+    def _opens_thinking(self, event: ModelCalled, prompt_tokens: int) -> bool:
+        """Whether the prompt of a recalled call ends inside a think block."""
+        end = ids_from_bytes(event.context_ids)
+        if len(end) < OPENING_TOKENS:  # of a call that was asked before, nearly all is its parent's
+            end = self._matcher.whole(event.call_id)[:prompt_tokens]
+        text = self.renderer.decode(end[-OPENING_TOKENS:])
+        return text.rstrip().endswith(self.renderer.form.think[0])
 
     @property
     def idle(self) -> bool:
