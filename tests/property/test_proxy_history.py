@@ -70,3 +70,37 @@ def test_a_continued_turn_is_its_sampled_ids(data):
             ]
             conversations.append(([*messages, back, *(results or [user("go on")])], prompt + ids))
         conversations.append(([*messages, user("you dropped it")], []))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_an_execution_that_is_recalled_before_every_call_is_the_same(data):
+    """Its prompts, tree, answers and retries, whatever the client does; differences are said in fewer words."""
+    driven, again = Driven(RENDERER), Driven(RENDERER)
+    conversations = [[user("u")]]
+    for _ in range(data.draw(st.integers(1, 6))):
+        messages = data.draw(st.sampled_from(conversations))
+        stop, delivered = data.draw(st.booleans()), data.draw(st.integers(0, 4)) > 0
+        ids = data.draw(outputs) + ([END] if stop else [])
+        again.recall()
+        answer = driven.ask(messages, ids, stop=stop, delivered=delivered)
+        assert again.ask(messages, ids, stop=stop, delivered=delivered) == answer
+        assert again.prompts[-1] == driven.prompts[-1]
+        one, two = (
+            (e.parent_call_id, e.shared_len, e.relation == "extends", e.retry_of, e.place, e.context_ids)
+            for e in (driven.event, again.event)
+        )
+        assert one == two
+        tools, tools_again = driven.calls[-1].tools, again.calls[-1].tools
+        assert [(t.tool_call_id, t.arguments, t.result) for t in tools_again] == [
+            (t.tool_call_id, t.arguments, t.result) for t in tools
+        ]
+        if answer is None:
+            continue
+        back = harmless(data.draw, answer)
+        results = [
+            {"role": "tool", "tool_call_id": c["id"], "content": data.draw(st.text(max_size=3))}
+            for c in answer.get("tool_calls", ())
+        ]
+        conversations.append([*messages, back, *(results or [user("go on")])])
+        conversations.append([*messages, user("you dropped it")])

@@ -11,7 +11,7 @@ from ingest.engines.client import Generation
 from ingest.identity import Identity
 from ingest.proxy.calls import Call
 from ingest.proxy.dialects.chat import Chat
-from ingest.proxy.execution import Execution, Recorded
+from ingest.proxy.execution import Execution, Recall, Recorded
 from lake.events import ModelCalled, ids_from_bytes
 
 TOOLS = [
@@ -46,6 +46,12 @@ class Driven:
         loop = asyncio.new_event_loop()
         self._gone = loop.create_future()
         loop.close()
+
+    def recall(self) -> None:
+        """Go on in another process: with what the log holds, and nothing else."""
+        self.execution = Execution(Identity("g-1", "e-1"), self.renderer, "scripted", 0)
+        returned = {t.tool_call_id for call in self.calls for t in call.tools}
+        self.execution.recall(Recall(list(self.events.values()), set(), returned))
 
     @property
     def event(self) -> ModelCalled:
