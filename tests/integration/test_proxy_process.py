@@ -31,20 +31,25 @@ def run(tmp_path):
     return run
 
 
-async def start(*arguments):
+async def start(*arguments, **environment):
     return await asyncio.create_subprocess_exec(
         sys.executable, "-m", "ingest.proxy", *arguments,
-        env=os.environ | {"OMP_NUM_THREADS": "1"}, stderr=asyncio.subprocess.PIPE,
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
 
 
 async def test_a_process_serves_and_ends(run):
+    """With two engines, of which one is away and the other (case 29, Gym#1557) asks for a key."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = str(s.getsockname()[1])
     tokenizer = Tokenizer.from_file(str(run.weights(0) / "tokenizer.json"))
     async with ScriptedEngine(tokenizer, lambda _: Say("yes")) as engine:
-        process = await start("--run", str(run.path), "--engine", engine.url, "--port", port)
+        engine.key = "sk-engine"
+        process = await start(
+            "--run", str(run.path), "--engine", "http://127.0.0.1:1", "--engine", engine.url,
+            "--port", port, HEADRACE_ENGINE_KEY="sk-engine",
+        )  # fmt: skip
         key = sign(read_secret(run), "g-1", "e-1")
         async with aiohttp.ClientSession(headers={"X-Api-Key": key}) as session:
             url = f"http://127.0.0.1:{port}"
@@ -67,7 +72,7 @@ async def test_a_process_serves_and_ends(run):
     log = open_log(run.log_url(run.config()))
     (call,) = read_events(log, "calls")
     log.close()
-    assert call.execution_id == "e-1"
+    assert (call.execution_id, call.engine) == ("e-1", engine.url)
 
 
 @pytest.mark.parametrize(
