@@ -217,9 +217,15 @@ DOCUMENT = {"type": "document", "source": {"type": "text", "media_type": "text/p
 def test_what_cannot_be_read_is_refused_by_name_and_place(block):
     kind = repr(block["type"])
     assert f"messages[0].content[1]: a block of type {kind}" in refused(user(text("see"), block))
-    assert f"messages[0].content[0].content[0]: a block of type {kind}" in refused(user(result([block])))
+    if block not in (IMAGE, DOCUMENT):
+        assert f"messages[0].content[0].content[0]: a block of type {kind}" in refused(user(result([block])))
     assert f"messages[0].content[0]: a block of type {kind}" in refused(assistant(block))
     assert f"system[0]: a block of type {kind}" in refused(system=[block])
+
+
+def test_an_image_that_a_tool_brought_back_ends_no_run():
+    (message,) = parse(user(result([{"type": "text", "text": "a plot:"}, IMAGE]))).messages
+    assert message.text == "a plot:\n[image: not shown, this model reads text only]"
 
 
 def test_blocks_in_the_wrong_role_and_unknown_roles_are_refused():

@@ -313,3 +313,10 @@ def test_what_is_no_request_is_a_400(body):
     with pytest.raises(Rejected) as caught:
         DIALECT.parse(body, {})
     assert caught.value.status == 400
+
+
+def test_an_image_that_a_tool_brought_back_ends_no_run():
+    parts = [{"type": "text", "text": "a plot: "}, {"type": "image_url", "image_url": {"url": "data:..."}}]
+    body = {"messages": [{"role": "tool", "tool_call_id": "t", "content": parts}]}
+    (message,) = Chat().parse(json.dumps(body).encode(), {}).messages
+    assert message.text == "a plot: [image: not shown, this model reads text only]"

@@ -303,7 +303,7 @@ def test_what_does_not_matter_is_let_pass():
             {"input": [message("user", "x", kind="input_image")]},
             "input[0].content[0] is of type 'input_image'",
         ),
-        ({"input": [output("a", [{"type": "input_image"}])]}, "input[0].output[0] is of type 'input_image'"),
+        ({"input": [output("a", [{"type": "hologram"}])]}, "input[0].output[0] is of type 'hologram'"),
         ({"input": 7}, "not a responses request"),
     ],
 )

@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from ingest.proxy.dialects.anthropic_tools import Tool, chat_form, name_of, schemas
-from ingest.proxy.dialects.common import bad
+from ingest.proxy.dialects.common import MEDIA, bad, not_shown
 from ingest.proxy.neutral import Message, Rejected, ToolCall
 
 BILLING = "x-anthropic-billing-header"
@@ -196,6 +196,8 @@ def _read(content: str | list[Block] | dict[str, Any] | None, where: str, tools:
             texts.append(_said(block, where, index))
         elif block.type == "tool_removal":
             texts.append(f"The tool {block.tool.name if block.tool else ''} is no longer available.")
+        elif block.type in MEDIA:
+            texts.append(not_shown(block.type))
         elif block.type == "search_result" and isinstance(block.content, list):
             source = block.source if isinstance(block.source, str) else ""
             texts += [block.title or "", source, plain(block.content, f"{where}[{index}].content")]

@@ -96,7 +96,8 @@ def _message(index: int, message: _Message) -> Message:
     calls = [(c.id or "", c.function) for c in message.tool_calls or ()] if ours else []
     return Message(
         role=role,
-        text=text_of(message.content, where) or (message.refusal or "" if ours else ""),
+        text=text_of(message.content, where, result=role == "tool")
+        or (message.refusal or "" if ours else ""),
         reasoning=reasoning if ours and isinstance(reasoning, str) else None,
         calls=tuple(ToolCall(call_id, f.name, arguments_text(f.arguments)) for call_id, f in calls),
         call_id=(message.tool_call_id or "") if role == "tool" else "",

@@ -13,6 +13,7 @@ from ingest.proxy.neutral import Rejected, Sampling
 NEW_TOKENS_MAX = 1 << 31
 B = TypeVar("B")
 TEXT_PARTS = ("text", "input_text", "output_text")
+MEDIA = ("image", "image_url", "input_image", "document", "file", "input_file", "input_audio", "audio")
 
 
 class Part(msgspec.Struct):
@@ -53,8 +54,22 @@ def decoded(decode: Callable[[bytes], B], body: bytes, what: str) -> B:
         raise bad(f"the body is not JSON: {error}") from error
 
 
-def text_of(content: str | Sequence[Part] | None, where: str, field: str = "content") -> str:
-    """Content as text; a refusal is what the model said.  Raises Rejected for what is no text."""
+def not_shown(kind: str) -> str:
+    """What the model reads in place of an image, say, that a tool brought back.
+
+    A task can go on without it, and the harness cannot know that the model reads text only; an image that
+    a user sends is refused.
+    """
+    return f"[{kind.removeprefix('input_').removesuffix('_url')}: not shown, this model reads text only]"
+
+
+def text_of(
+    content: str | Sequence[Part] | None, where: str, field: str = "content", *, result: bool = False
+) -> str:
+    """Content (of a tool's `result`) as text; a refusal is what the model said.
+
+    Raises Rejected for what is no text.
+    """
     if content is None or isinstance(content, str):
         return content or ""
     texts = []
@@ -63,6 +78,8 @@ def text_of(content: str | Sequence[Part] | None, where: str, field: str = "cont
             texts.append(part.text or "")
         elif part.type == "refusal":
             texts.append(part.refusal or "")
+        elif result and part.type in MEDIA:
+            texts.append(not_shown(part.type))
         else:
             raise bad(f"{where}.{field}[{k}] is of type {part.type!r}; this model reads text only")
     return "".join(texts)

@@ -92,7 +92,7 @@ def _action(action: Any) -> str:
 def _parts_text(output: Any, where: str) -> str:
     """The text of an output that is a list of parts."""
     try:
-        return text_of(msgspec.convert(output, list[Part] | None), where, "output")
+        return text_of(msgspec.convert(output, list[Part] | None), where, "output", result=True)
     except msgspec.ValidationError as error:
         raise bad(f"{where}.output: {error}") from error
 
