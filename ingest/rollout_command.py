@@ -90,7 +90,14 @@ def rollout_command(run: Path, as_json: bool, **given: Any) -> None:
     if as_json:
         show_json(document)
     else:
-        show_table([document])
+        show_table([{name: _text(value) for name, value in document.items()}])
         click.echo(f'Next:  headrace sql {run} "select role, count(*) from calls group by role"')
     if done.held:
         sys.exit(DIFFERS)
+
+
+def _text(value: Any) -> Any:
+    """A cell of the summary: what is counted by name as `6 completed, 1 crashed`."""
+    if not isinstance(value, dict):
+        return value
+    return ", ".join(f"{n} {name}" if isinstance(n, int) else f"{name}: {n}" for name, n in value.items())

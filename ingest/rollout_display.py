@@ -128,6 +128,7 @@ class Display:
     def _table(self, rollout: Rollout) -> Table:
         progress, traffic = rollout.progress, self._traffic.look(rollout.proxy_url)
         live, said = progress.live(), progress.assessments()
+        calls = max(traffic["calls"], progress.calls())
         level = under_way(progress, len(rollout.tasks), rollout.held)
         waiting = sum(group_name(n) not in progress.groups for n in range(len(rollout.tasks)))
         endings = ", ".join(f"{n} {status}" for status, n in sorted(progress.statuses().items())) or "none"
@@ -137,7 +138,7 @@ class Display:
         rows = (
             ("groups", f"{level} under way, {waiting} waiting, {len(rollout.held)} held back"),
             ("executions", f"{len(live)} live; ended: {endings}"),
-            ("calls", f"{traffic['calls']} ({traffic['in']} tokens in, {traffic['out']} sampled)"),
+            ("calls", f"{calls} ({traffic['in']} tokens in, {traffic['out']} sampled since the start)"),
             (
                 "scores",
                 f"mean {_mean(progress.scores())}; {said['scored']} scored, {said['partial']} partial, "

@@ -181,6 +181,7 @@ def check(config: Config, tasks: Sequence[str]) -> list[str]:
             continue
         _check_program(line, setting, rollout)
         notes += _relative(line, setting, rollout.here)
+        notes += _like_an_option(line, setting, tasks)
         if line.uses("prompt"):
             for text in tasks:
                 task = parse_task(text)
@@ -200,6 +201,19 @@ def _check_program(line: CommandLine, setting: str, rollout: Rollout) -> None:
     path = program(word, rollout.here, dict(os.environ))
     if not os.access(path, os.X_OK) or os.path.isdir(path):
         raise BadCommand(f"{setting}: there is no program {word!r}; give its path, or install it")
+
+
+def _like_an_option(line: CommandLine, setting: str, tasks: Sequence[str]) -> list[str]:
+    """A prompt that a program would take for an option: only its own `--` can say that it is none."""
+    if "{prompt}" not in line.words or "--" in line.words:
+        return []
+    first = next((t for t in map(parse_task, tasks) if t.prompt.startswith("-")), None)
+    if first is None:
+        return []
+    return [
+        f"{setting}: the prompt of task {first.id} begins with -, as an option does; where the program knows "
+        "it, write -- before {prompt}"
+    ]
 
 
 def _relative(line: CommandLine, setting: str, here: str) -> list[str]:

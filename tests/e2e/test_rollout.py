@@ -20,9 +20,10 @@ import pytest
 from lake.events import Event
 from lake.layout import Run
 from lake.processes import free_port
-from tests.support.command import document, headrace, start
+from tests.support.command import HEADRACE, document, headrace, start
 from tests.support.random_model import make_tiny_model
 from tests.support.running_proxy import read_events
+from tests.support.terminal import terminal
 from tests.support.tiny_model import TEMPLATE, write_model_folder
 
 HARNESS = Path(__file__).parents[1] / "support" / "small_harness.py"
@@ -37,6 +38,7 @@ def folder(tmp_path: Path) -> Path:
         "import json, os, sys\n"
         "task = json.load(open(sys.argv[1]))\n"
         "if 'evaluator' in task: sys.exit(task['evaluator'])\n"
+        "if os.environ['HEADRACE_EXECUTION'].endswith('.2'): task['worth'] = task['last']\n"
         "print('tests passed')\n"
         "print(json.dumps({'score': task['worth'], 'detail': os.environ['HEADRACE_STATUS']}))\n"
     )
@@ -182,24 +184,26 @@ def test_killed_at_any_place_it_goes_on_and_nothing_is_there_twice(folder: Path)
 def test_stopped_it_goes_on_and_a_group_that_an_audit_holds_back_is_told(folder: Path) -> None:
     write_tasks(
         folder,
-        {"id": "good", "prompt": "calls=3 sleep=500", "worth": 1},
-        {"id": "bad", "prompt": "calls=1", "worth": 1.7e308},  # the mean of two is beyond all numbers
+        {"id": "good", "prompt": "calls=3 sleep=500", "worth": 1, "last": 0},
+        {"id": "bad", "prompt": "calls=1", "worth": 1.7e308, "last": 0},  # their mean is beyond all numbers
     )
     with scripted_engine(folder, 0.1) as engine:
         scorer = ("--scorer", f"{sys.executable} {{here}}/score.py {{task}}")
-        options = ("--model", "model", "--engine", engine, "--group-size", "2", "--concurrent", "2")
+        options = ("--model", "model", "--engine", engine, "--group-size", "3", "--concurrent", "3")
         command = ["rollout", "runs/mine", *COMMON, *scorer, *options]
-        process = start(command, folder)
-        until(lambda: bool(harnesses_alive(folder)), process)
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate()
-        assert (process.returncode, "the same command goes on from here" in err) == (1, True)
+        with terminal([str(HEADRACE), *command], folder, {}) as screen:  # a table that changes, and Ctrl-C
+            screen.until("3 live; ended: none")
+            screen.until("g-000000.2")
+            screen.type("\x03")
+            screen.until("stopping: harnesses are ended")
+            assert screen.end() == 1
+            assert "the same command goes on from here" in screen.text
         assert harnesses_alive(folder) == []
         done = headrace(*command, "--json", folder=folder, status=1)
     said = json.loads(done.stdout)
     assert (said["groups"], said["ready"], list(said["held"])) == (2, 1, ["g-000001"])
     assert "g-000001 is held back: " in done.stderr
-    assert said["executions"]["completed"] == 4
+    assert said["executions"]["completed"] == 6
     nothing_twice(folder)
 
 
