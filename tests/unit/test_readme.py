@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import re
 import shlex
+from contextlib import closing
 from pathlib import Path
 
 import click
 import pytest
 
 import headrace
+from lake.layout import Run
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -37,6 +39,15 @@ def parsed(words: list[str]) -> click.Context:
     return command.make_context(command.name, words, parent=context)
 
 
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the files lie that the commands name."""
+    (tmp_path / "models" / "qwen3").mkdir(parents=True)
+    (tmp_path / "tasks.jsonl").write_text('{"prompt": "p"}\n')
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("line", LINES)
 def test_a_command_is_well_formed(line: str) -> None:
     words = [w for w in shlex.split(line.partition(" < ")[0]) if not re.match(r"[A-Z_]+=", w)]
@@ -71,3 +82,14 @@ def test_what_to_run_next_is_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
     """What `headrace run` says at its end: its own name where the shell finds it, else its path."""
     monkeypatch.setattr("sys.argv", ["/somewhere/bin/headrace"])
     assert headrace._command() == "/somewhere/bin/headrace"
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_capture_of_own_rollouts_runs_as_it_stands() -> None:
+    (code,) = (c for c in re.findall(r"```python\n(.*?)```", README, re.S) if "headrace.capture" in c)
+    own = {"input_ids": [1, 2], "output_ids": [3], "output_logprobs": [-0.5]}
+    exec(code, {"headrace": headrace, **own, "arguments": "{}", "result": "done"})
+    with closing(Run(Path("runs/mine")).open_log()) as log:
+        assert {t: sum(log.end_offsets(t).values()) for t in ("calls", "tools", "scores")} == {
+            "calls": 1, "tools": 1, "scores": 1,
+        }  # fmt: skip
