@@ -38,20 +38,29 @@ def tasks(run: Run, config: Config) -> list[str]:
     Raises ConfigError where the file of tasks has fewer than the run hands out.
     """
     path, count = run.tasks_file, groups_in_run(config)
-    if not path.exists():
-        if config.rollout.harness == "command":
-            lines = _python("ingest.rollout_tasks", config.rollout.tasks)
-        else:
-            lines = _python("ingest.courier", "tasks", "--seed", str(config.seed), "--count", str(count))
-        half = path.with_suffix(".part")
-        half.write_bytes(lines)
-        half.rename(path)
-    found = path.read_text().removesuffix("\n").split("\n")  # JSON text may hold other ends of lines
+    lines = path.read_bytes() if path.exists() else _new_tasks(config, count)
+    found = lines.decode().removesuffix("\n").split("\n")  # JSON text may hold other ends of lines
     if len(found) < count:
         raise ConfigError(
             f"{path} has {len(found)} tasks, the run hands out {count}; lower steps, or add tasks"
         )
+    if not path.exists():
+        half = path.with_suffix(".part")
+        half.write_bytes(lines)
+        half.rename(path)
     return found
+
+
+def _new_tasks(config: Config, count: int) -> bytes:
+    """The tasks of a new run as lines.  Raises ConfigError for a file of tasks that cannot be used."""
+    if config.rollout.harness != "command":
+        return _python("ingest.courier", "tasks", "--seed", str(config.seed), "--count", str(count))
+    if not config.rollout.tasks:
+        raise ConfigError("rollout.tasks is empty; the harness `command` needs a file of JSON lines")
+    try:
+        return _python("ingest.rollout_tasks", config.rollout.tasks)
+    except RuntimeError as error:
+        raise ConfigError(f"rollout.tasks: {error}") from error
 
 
 def first_policy(run: Run, config: Config, say: Callable[[str], None], folder: Path | None = None) -> Path:

@@ -207,6 +207,25 @@ def test_stopped_it_goes_on_and_a_group_that_an_audit_holds_back_is_told(folder:
     nothing_twice(folder)
 
 
+@pytest.mark.slow
+def test_a_run_of_training_takes_any_harness_too(folder: Path) -> None:
+    make_tiny_model(folder / "model")
+    (folder / "model/chat_template.jinja").write_text(TEMPLATE)
+    write_tasks(folder, *({"prompt": f"number {n} calls=2", "worth": n, "last": 0} for n in range(3)))
+    (folder / "mine.toml").write_text(
+        'name = "mine"\nsteps = 3\n[model]\nweights = "model"\n[engine]\ncontext_tokens = 1024\n'
+        '[rollout]\nharness = "command"\ntasks = "tasks.jsonl"\ngroups_per_step = 1\ngroup_size = 3\n'
+        f'phi = 0.0\nmu = 1\ncommand = "{sys.executable} {folder}/agent.py {{prompt}}"\n'
+        f'scorer = "{sys.executable} {folder}/score.py {{task}}"\n'
+    )
+    said = document("run", "mine.toml", "--run", "runs/mine", folder=folder)
+    assert (said["steps"], said["score_last5"]) == (3, pytest.approx((0 + 2 / 3 + 4 / 3) / 3))
+    replayed = document("replay", "runs/mine", "--check", folder=folder)
+    assert replayed == {"steps": 3, "equal": 3, "differing": []}
+    few = ("mine.toml", "--run", "runs/more", "--set", "steps=4")
+    assert "has 3 tasks, the run hands out 4" in headrace("run", *few, folder=folder, status=2).stderr
+
+
 def test_what_cannot_be_is_refused_before_anything_is_made(folder: Path) -> None:
     write_model_folder(folder / "model")
     write_tasks(folder, {"prompt": "x"})

@@ -32,6 +32,12 @@ def test_a_name_that_is_not_there_says_what_is() -> None:
         configs.read("nothing")
 
 
+def test_a_folder_of_the_name_hides_no_shipped_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "demo").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert configs.read("demo") == Config()
+
+
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
