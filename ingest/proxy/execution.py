@@ -129,7 +129,8 @@ class Execution:
         turn = None
         if delivered:
             turn = self._turn(event, output, len(prompt.ids), prompt.thinking, call.request)
-            turn.body, turn.key, turn.reply = prompt.body, call.key, LOST  # until it has gone out
+            turn.body, turn.shape, turn.key = prompt.body, prompt.shape, call.key
+            turn.reply = LOST  # until it has gone out
             answer = self.answer(turn, call.request)
         self._matcher.insert(event.call_id, prompt.ids, output if delivered else EMPTY, prompt.base)
         self._gone_on(event)

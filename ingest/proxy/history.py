@@ -55,7 +55,8 @@ def of_minted(tool_call_id: str) -> tuple[int, int] | None:
 class Turn:
     """One answer of the policy: what tells whether a message is it, and what makes the reply again.
 
-    `body`: length and digest of the rendering that it answered; None for one that was read from the log.
+    `body`: length and digest of the rendering that it answered, None where only the end of it was made.
+    `shape`: digest of the tools and options it was asked with.  Both are None of one read from the log.
     `key`: the digest of its request, b"" likewise.
     """
 
@@ -73,6 +74,7 @@ class Turn:
     body: tuple[int, bytes] | None
     key: bytes
     finished_us: int
+    shape: bytes | None = None
     reply: str = UNKNOWN
     sent_us: int = 0
     returned: set[int] = field(default_factory=set)  # numbers of the calls whose result has been seen

@@ -4,13 +4,19 @@ The messages are rendered with places where recorded turns stand.  Up to the las
 rendering is the recorded one, character for character, the recorded ids are taken whole; behind it
 the text between turns is tokenised, and each turn is the ids that the engine sampled.  So a template
 that would drop or trim an earlier turn (its reasoning, say) never touches one: turns are kept.
+
+A request that goes on from a known turn, under the same tools and options, has the messages before it
+that were asked then.  So only what follows that turn is rendered, where the template allows (windows.py),
+and its cost is that of what is new; every now and then it is held against a rendering of the whole.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Set
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from ingest.matching import Ids, Matcher
@@ -26,7 +32,10 @@ class Prompt:
     ids: Ids
     base: int | None  # the call whose whole sequence they begin with
     difference: str
-    body: tuple[int, bytes]
+    body: (
+        tuple[int, bytes] | None
+    )  # of the rendering: its length and digest; None where only its end was made
+    shape: bytes  # digest of the tools and options
     thinking: bool
 
 
@@ -34,11 +43,16 @@ def _digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def _opened(text: str, generation: str) -> str:
-    """Text before a turn, with the whole of what opened the turn when it was sampled.
+def _opened(text: str, generation: str, think: tuple[str, str]) -> str:
+    """Text before a turn, with the whole of what opened the turn when it was sampled, and no more.
 
-    Templates open earlier turns with less than they ask a generation with (`<think>` is missing).
+    Templates open earlier turns otherwise than they ask a generation: `<think>` is missing, or an empty
+    think block stands there.
     """
+    head = generation.partition(think[0])[0]
+    start = text.rfind(head) if head.strip() else -1
+    if start >= 0 and not text[start + len(head) :].replace(think[0], "").replace(think[1], "").strip():
+        return text[:start] + generation
     for n in range(len(generation), 0, -1):
         if text.endswith(generation[:n]):
             return text + generation[n:]
@@ -76,18 +90,60 @@ def _ids(rendered: Rendered, match: Match, base: int | None, matcher: Matcher, r
         turn = None if piece.turn is None else turns[piece.turn]
         if turn and piece.turn != base:
             parts.append(turn.output_ids)
-        text = _opened(piece.text, rendered.generation) if k + 1 < len(pieces) else piece.text
+        last = k + 1 == len(pieces)
+        text = piece.text if last else _opened(piece.text, rendered.generation, renderer.form.think)
         ids = renderer.encode(text)
         parts.append(_after(turn, ids, renderer.stop_ids) if turn else ids)
     return np.concatenate(parts)
+
+
+def _thinking(rendered: Rendered, renderer: Renderer) -> bool:
+    return rendered.text[-64:].rstrip().endswith(renderer.form.think[0])
+
+
+def _shape(request: Request) -> bytes:
+    return hashlib.blake2b(msgspec.json.encode((request.tools, request.options)), digest_size=16).digest()
+
+
+def _end(
+    request: Request, match: Match, base: int, places: Set[int], renderer: Renderer, *, now_us: int
+) -> Rendered | None:
+    """The rendering from turn `base` on, without what is before it; None where the whole must be made."""
+    if not renderer.windowed:
+        return None
+    arguments = (request.messages, base, request.tools, request.options)
+    turns = {i for i in places if i >= base}
+    try:
+        end = renderer.render_after(*arguments, now_us=now_us, turns=turns)
+        known = len(match.turns)
+        if known & (known - 1):  # held against the whole at 1, 2, 4, 8, ... turns
+            return end
+        if end.text == renderer.after(*arguments, now_us=now_us, turns=set(places), short=False):
+            return end
+    except RenderingError:
+        return None
+    renderer.windowed = False
+    return None
 
 
 def make_prompt(
     request: Request, match: Match, matcher: Matcher, renderer: Renderer, *, now_us: int
 ) -> Prompt:
     """The ids of a request.  Raises Rejected (400) where the template refuses the messages."""
-    note = ""
+    note, shape = "", _shape(request)
     places = match.turns.keys() | match.restored.keys()
+    last = max(match.turns, default=-1)
+    if last >= 0 and match.turns[last].shape == shape:
+        end = _end(request, match, last, places, renderer, now_us=now_us)
+        if end is not None:
+            return Prompt(
+                ids=_ids(end, match, last, matcher, renderer),
+                base=match.turns[last].call_id,
+                difference=match.difference,
+                body=None,
+                shape=shape,
+                thinking=_thinking(end, renderer),
+            )
     try:
         try:
             rendered = renderer.render(
@@ -109,5 +165,6 @@ def make_prompt(
         base=None if base is None else match.turns[base].call_id,
         difference=match.difference or note or changed,
         body=(len(body), _digest(body)),
-        thinking=rendered.text[-64:].rstrip().endswith(renderer.form.think[0]),
+        shape=shape,
+        thinking=_thinking(rendered, renderer),
     )

@@ -16,6 +16,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from ingest.matching import Ids
-from ingest.proxy import folding
+from ingest.proxy import folding, windows
 from ingest.proxy.neutral import Message
 from ingest.proxy.parsing import form_named, form_of
 from ingest.proxy.templating import RenderingError, Template
@@ -42,6 +43,10 @@ def _mapping(arguments: str) -> Any:
         return json.loads(arguments or "{}")
     except (ValueError, RecursionError):
         return arguments
+
+
+def _place(turn: int) -> str:
+    return f"{MARK}t{turn}{MARK}e"
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -165,6 +170,11 @@ class Renderer:
         return renderer
 
     # ------------------------------------------------------------------------------ to text
+    @cached_property
+    def windowed(self) -> bool:
+        """Does a window of the history tell the template as much as the whole?  Found out by trying, once."""
+        return windows.holds(self)
+
     def _escape(self, text: str) -> str:
         if MARK in text:
             text = text.replace(MARK, MARK + "m")
@@ -260,15 +270,70 @@ class Renderer:
         Raises RenderingError where the template refuses, or loses or doubles a turn's place.
         """
         options = self._escaped(options or {})
-        tools = self._escaped_tools(tools)
+        text = self._marked(dict(enumerate(messages)), tools, options, now_us=now_us, turns=turns)
+        return self._rendered(text, options)
+
+    def render_after(
+        self,
+        messages: Sequence[Message],
+        base: int,
+        tools: Sequence[Any] | None = (),
+        options: Mapping[str, Any] | None = None,
+        *,
+        now_us: int,
+        turns: Set[int],
+    ) -> Rendered:
+        """The end of what `render` gives: from the place of turn `base` on; its cost is that of the end.
+
+        Raises RenderingError likewise, and where the template is none of which a window of the history
+        tells as much as the whole (`windowed`).
+        """
+        if not self.windowed:
+            raise RenderingError("this chat template must see the whole history")
+        options = self._escaped(options or {})
+        text = self.after(messages, base, tools or (), options, now_us=now_us, turns=turns, short=True)
+        return self._rendered(text, options)
+
+    def after(
+        self,
+        messages: Sequence[Message],
+        base: int,
+        tools: Sequence[Any],
+        options: Mapping[str, Any],
+        *,
+        now_us: int,
+        turns: Set[int],
+        short: bool,
+    ) -> str:
+        """Marked text from the place of turn `base` on, after a window of the history or after all of it."""
+        before = windows.window(messages, base) if short else range(base)
+        shown = {i: messages[i] for i in (*before, *range(base, len(messages)))}
+        if short:
+            tools = tools[:1]  # whether there are any is all that the end can tell
+        text = self._marked(shown, tools, options, now_us=now_us, turns=turns)
+        return text[text.index(_place(base)) :]
+
+    def _marked(
+        self,
+        shown: Mapping[int, Message],
+        tools: Sequence[Any] | None,
+        options: Mapping[str, Any],
+        *,
+        now_us: int,
+        turns: Set[int],
+    ) -> str:
+        """`shown`: the messages to render, by their index in the request."""
         plain = [
-            {"role": "assistant", "content": f"{MARK}t{i}{MARK}e"} if i in turns else self._fields(message)
-            for i, message in enumerate(messages)
+            {"role": "assistant", "content": _place(i)} if i in turns else self._fields(message)
+            for i, message in shown.items()
         ]
-        text = self._text(plain, tools, options, now_us, True)
-        found = [int(i) for i in _TURN.findall(text)]
-        if found != sorted(turns):
-            raise RenderingError(f"the chat template keeps the turns {found} of {sorted(turns)}")
+        text = self._text(plain, self._escaped_tools(tools), options, now_us, True)
+        found, wanted = [int(i) for i in _TURN.findall(text)], [i for i in shown if i in turns]
+        if found != wanted:
+            raise RenderingError(f"the chat template keeps the turns {found} of {wanted}")
+        return text
+
+    def _rendered(self, text: str, options: Mapping[str, Any]) -> Rendered:
         prompt = self._generation_prompt(options)
         return Rendered(text, prompt if text.endswith(prompt) else "")
 
