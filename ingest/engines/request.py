@@ -18,7 +18,14 @@ IDS_FIRST = 1 << 17
 
 
 def _texts(ids: int) -> npt.NDArray[np.uint64]:
-    return np.frombuffer(b"".join(b"%7d," % i for i in range(ids)), np.uint64)
+    """The texts of ids 0 to `ids` - 1."""
+    numbers = np.arange(ids)
+    texts = np.full((ids, WIDTH), ord(","), np.uint8)
+    for k in range(WIDTH - 1):
+        power = 10**k
+        digits = np.where(numbers >= power * (k > 0), ord("0") + numbers // power % 10, ord(" "))
+        texts[:, WIDTH - 2 - k] = digits
+    return texts.view(np.uint64).ravel()
 
 
 class IdTexts:
