@@ -24,10 +24,12 @@ import click
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from ingest.capturing.capture import Capture
+    from ingest.capturing.captures import Captures
     from lake.query import Lake
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "main", "open", "replay"]
+__all__ = ["__version__", "capture", "captures", "main", "open", "replay"]
 
 PACKAGES = ("ingest", "lake", "schedulers", "trainer")
 RUNS = Path("runs")
@@ -93,6 +95,36 @@ def open(  # noqa: A001  headrace.open reads well
     from lake.query import open_lake
 
     return open_lake(path, set_name, as_of, memory=memory, timeout_s=timeout_s)
+
+
+def capture(run: str | Path | Captures, execution: str, *, log: str = "", **options: Any) -> Capture:
+    """Capture an execution of rollout code of one's own, which has the token ids in its hands.
+
+        with headrace.capture("runs/mine", execution="e-1", group="g-1", size=8) as capture:
+            call = capture.call(input_ids, output_ids, output_logprobs, version=3)
+            capture.tool("bash", '{"command": "ls"}', "a.py", call_id=call)
+            capture.score(1.0)
+
+    The same events as the proxy's, checked by the same rules; acknowledged by the log when a method returns.
+    The run is made where there is none (`log`: its log's URL).  Options are those of
+    `ingest.capturing.captures.Captures.open`: group, task, size, index, role, version, engine.  An execution
+    that was interrupted goes on when it is opened again.  Of many executions, open `captures` once and
+    give it for `run`.  Raises ValueErrors: lake.config.ConfigError, ingest.capturing.arrays.CaptureError.
+    """
+    from ingest.capturing.captures import capture
+
+    return capture(run, execution, log=log, **options)
+
+
+def captures(run: str | Path, *, log: str = "") -> Captures:
+    """A run's captures in this process, with one log and one group commit for all its threads.
+
+    with headrace.captures("runs/mine") as captures:
+        with captures.open("e-1", group="g-1") as capture: ...
+    """
+    from ingest.capturing.captures import Captures
+
+    return Captures(run, log=log)
 
 
 # ------------------------------------------------------------------------------- command line

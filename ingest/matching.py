@@ -53,6 +53,21 @@ def _ids(values: npt.ArrayLike) -> Ids:
     return np.require(values, np.int32, ["C", "A"])
 
 
+def relation_of(parent: int | None, shared: int, parent_len: int) -> tuple[str, str]:
+    """(relation, difference) of a call that shares `shared` of the `parent_len` tokens of its parent.
+
+    By tokens alone, where no messages are known: a call extends the whole of its parent, leaves it at a
+    token, or has nothing in common with any.
+    """
+    if parent is None:
+        return "restarts", ""
+    return (
+        ("extends", "")
+        if shared == parent_len
+        else ("branches", f"token {shared} differs from call {parent}")
+    )
+
+
 class Coded(Protocol):
     """A delta-coded call, such as `lake.events.ModelCalled`; ids are little-endian int32."""
 

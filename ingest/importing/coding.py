@@ -21,7 +21,7 @@ from ingest.importing.lines import line_calls, line_scores
 from ingest.importing.parquet import is_parquet, parquet_bytes, parquet_calls, parquet_scores
 from ingest.importing.rows import CannotImport, Place, RawCall, Refused, Score, unscored
 from ingest.importing.spool import NOWHERE, Spool, Where
-from ingest.matching import Matcher
+from ingest.matching import Matcher, relation_of
 from lake.events import ModelCalled, VersionSpan
 
 OPEN_BYTES = 1 << 30
@@ -136,8 +136,7 @@ class Coder:
 
     def _event(self, row: RawCall, number: int, matcher: Matcher) -> ModelCalled:
         parent, shared = matcher.insert(number, row.input_ids, row.output_ids)
-        extends = parent is not None and shared == matcher.length(parent)
-        relation = "extends" if extends else "restarts" if parent is None else "branches"
+        relation, difference = relation_of(parent, shared, 0 if parent is None else matcher.length(parent))
         spans = () if row.version is None else (VersionSpan(row.version, 0, len(row.output_ids)),)
         return ModelCalled(
             time_us=self._time_us,
@@ -151,7 +150,7 @@ class Coder:
             output_ids=row.output_ids.astype("<i4", copy=False).tobytes(),
             output_logprobs=row.output_logprobs,
             relation=relation,
-            difference=f"token {shared} differs from call {parent}" if relation == "branches" else "",
+            difference=difference,
             finish_reason=row.finish_reason,
             spans=spans,
             sampling="{}" if row.call_id == number else _sampling(row.call_id),

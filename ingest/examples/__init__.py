@@ -1,0 +1,1 @@
+"""Rollout code as a user would write it, run by the tests."""
