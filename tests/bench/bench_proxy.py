@@ -4,17 +4,24 @@
 half a second; proxy, engine and harnesses are processes of their own.  CPU is the proxy process's
 (user and system, all threads); the added latency is a call's time less the engine's, both as the
 client sees them at the same concurrency.
+
+Then 1,152 executions that are live at once, each with a history of 100,000 tokens that is made through
+the proxy's own door: a prompt of 97,000, and two calls more that bring the rest.  The memory is that of the
+proxy's process when all of them are there (resident; the peak too).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import re
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +30,7 @@ import msgspec
 import psutil
 
 from ingest.identity import read_secret, sign
+from ingest.proxy.rendering import Renderer
 from lake import config as configs
 from lake.layout import Run
 from tests.support.tiny_model import write_model_folder
@@ -32,6 +40,11 @@ CONCURRENT = 64
 CALLS_EACH = 12
 DELAY_S = 0.5
 CPU_MS_BOUND = 2.0
+ADDED_P50_MS_BOUND, ADDED_P99_MS_BOUND = 5.0, 20.0
+EXECUTIONS = 1152
+HISTORY_TOKENS = 100_000
+AT_ONCE = 8
+MEMORY_MB_BOUND = 1500.0
 TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {"type": "object"}}}]
 
 
@@ -122,26 +135,25 @@ async def _measure(run: Run, engine: str, proxy: str, pid: int) -> dict[str, flo
     }
 
 
-def measure() -> dict[str, float]:
-    """One run of the whole set-up."""
+@contextlib.contextmanager
+def _processes(context_tokens: int, delay_s: float) -> Iterator[tuple[Run, str, str, int]]:
+    """A run, the URLs of an engine and of a proxy in front of it, and the proxy's process id."""
     with tempfile.TemporaryDirectory() as name:
         run = Run(Path(name))
-        config = configs.override(
-            configs.Config(), ["engine.context_tokens=8192", "rollout.new_tokens_max=64"]
-        )
-        run.config_file.write_bytes(msgspec.json.encode(config))
+        sizes = [f"engine.context_tokens={context_tokens}", "rollout.new_tokens_max=64"]
+        run.config_file.write_bytes(msgspec.json.encode(configs.override(configs.Config(), sizes)))
         model = write_model_folder(run.weights(0))
         engine_port, proxy_port = _free_port(), _free_port()
         engine, proxy = f"http://127.0.0.1:{engine_port}", f"http://127.0.0.1:{proxy_port}"
         processes = [
             _start(
                 "tests.support.scripted_engine", "--model", str(model), "--port", str(engine_port),
-                "--delay-s", str(DELAY_S),
+                "--delay-s", str(delay_s),
             ),
             _start("ingest.proxy", "--run", name, "--engine", engine, "--port", str(proxy_port)),
         ]  # fmt: skip
         try:
-            return asyncio.run(_measure(run, engine, proxy, processes[1].pid))
+            yield run, engine, proxy, processes[1].pid
         finally:
             for process in processes:
                 process.terminate()
@@ -149,21 +161,84 @@ def measure() -> dict[str, float]:
                 process.wait()
 
 
-def _row(name: str, what: str, value: float, bound: float | None = None) -> dict[str, Any]:
+def measure() -> dict[str, float]:
+    """One run of the whole set-up."""
+    with _processes(8192, DELAY_S) as (run, engine, proxy, pid):
+        return asyncio.run(_measure(run, engine, proxy, pid))
+
+
+# -------------------------------------------------------------------------- many long histories
+def _text(renderer: Renderer, tokens: int) -> str:
+    """Numbers that are so many tokens, about; they are quick to tokenise, and no text is kept."""
+    text = " ".join(f"{k % 1000:03d}" for k in range(tokens))
+    return text[: len(text) * tokens // len(renderer.encode(text))]
+
+
+async def _fill(proxy: str, secret: bytes, texts: tuple[str, str], number: int, session: Any) -> int:
+    """One execution's three calls; the tokens of its history at the end."""
+    execution = f"e-{number}"
+    headers = {"Authorization": f"Bearer {sign(secret, f'g-{number // 8}', execution)}"}
+    url = f"{proxy}/x/{execution}/v1/chat/completions"
+    messages: list[dict[str, Any]] = [{"role": "user", "content": f"{number} {texts[0]}"}]
+    tokens = 0
+    for _ in range(3):
+        body = msgspec.json.encode({"model": "m", "messages": messages, "tools": TOOLS})
+        _, answer = await _timed(session, url, body, headers=headers)
+        tokens = answer["usage"]["total_tokens"]
+        message = answer["choices"][0]["message"]
+        found = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": texts[1]}
+        messages += [message, found]
+    return tokens
+
+
+async def _filled(run: Run, engine: str, proxy: str, executions: int) -> list[int]:
+    renderer, secret = Renderer.load(run.weights(0)), read_secret(run)
+    texts = (_text(renderer, HISTORY_TOKENS - 3000), _text(renderer, 1500))
+    left = iter(range(executions))
+
+    async def some(session: aiohttp.ClientSession) -> list[int]:
+        return [await _fill(proxy, secret, texts, number, session) for number in left]
+
+    async with aiohttp.ClientSession() as session:
+        await _up(session, f"{engine}/ready")
+        await _up(session, f"{proxy}/health")
+        filled = await asyncio.gather(*(some(session) for _ in range(AT_ONCE)))
+        async with session.get(f"{proxy}/health") as reply:
+            if (await reply.json())["executions"] != executions:
+                raise RuntimeError("the proxy does not hold all executions")
+    return [tokens for each in filled for tokens in each]
+
+
+def measure_memory(executions: int = EXECUTIONS) -> dict[str, float]:
+    """Megabytes (1e6) of the proxy's process with so many executions, and the tokens of the shortest."""
+    with _processes(2 * HISTORY_TOKENS, 0.0) as (run, engine, proxy, pid):
+        tokens = asyncio.run(_filled(run, engine, proxy, executions))
+        status = dict(re.findall(r"(Vm\w+):\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text()))
+        return {
+            "tokens": min(tokens),
+            "resident_mb": int(status["VmRSS"]) * 1024 / 1e6,
+            "peak_mb": int(status["VmHWM"]) * 1024 / 1e6,
+        }
+
+
+def _row(name: str, what: str, value: float, bound: float | None = None, unit: str = "ms") -> dict[str, Any]:
     return {
-        "id": f"proxy.{name}", "what": what, "value": round(value, 3), "unit": "ms",
+        "id": f"proxy.{name}", "what": what, "value": round(value, 3), "unit": unit,
         "bound": bound, "holds": None if bound is None else value <= bound, "command": COMMAND,
     }  # fmt: skip
 
 
 def run() -> list[dict[str, Any]]:
     """The rows of the table of benchmarks."""
-    found = measure()
+    found, memory = measure(), measure_memory()
     of = f"{CONCURRENT} concurrent calls"
+    live = f"{EXECUTIONS} live executions of at least {memory['tokens']:,.0f} tokens"
     return [
         _row("cpu", f"the proxy's CPU a call, {of}", found["cpu_ms"], CPU_MS_BOUND),
-        _row("added.p50", f"latency added to the engine's, {of}", found["added_p50_ms"]),
-        _row("added.p99", f"latency added to the engine's, {of}", found["added_p99_ms"]),
+        _row("added.p50", f"latency added to the engine's, {of}", found["added_p50_ms"], ADDED_P50_MS_BOUND),
+        _row("added.p99", f"latency added to the engine's, {of}", found["added_p99_ms"], ADDED_P99_MS_BOUND),
+        _row("memory", f"the process with {live}", memory["resident_mb"], MEMORY_MB_BOUND, "MB"),
+        _row("memory.peak", "the most that it had", memory["peak_mb"], None, "MB"),
     ]
 
 

@@ -67,13 +67,14 @@ class ScriptedEngine:
     """Listens on a free loopback port; `url` after the start.
 
     `ready` is the status of `/ready`, 0 for no answer.  `stands_still`: instead of a reset connection.
-    `key`: asked for as a bearer token, "" for none.
+    `key`: asked for as a bearer token, "" for none.  `reads`: whether prompts are decoded for the script.
     """
 
     def __init__(
         self, tokenizer: Tokenizer, script: Callable[[str], Say], port: int = 0, keep: bool = True
     ) -> None:
         self.keep = keep
+        self.reads = True
         self.ready = 200
         self.stands_still = False
         self.key = ""
@@ -125,7 +126,7 @@ class ScriptedEngine:
             return web.json_response({"error": {"message": "no good API key"}}, status=401)
         body = await request.json()
         ids, rid = body["input_ids"], body["rid"]
-        prompt = self.tokenizer.decode(ids, skip_special_tokens=False)
+        prompt = self.tokenizer.decode(ids, skip_special_tokens=False) if self.reads else ""
         asked = Asked(ids, prompt, body)
         if self.keep:
             self.asked.append(asked)
@@ -220,7 +221,7 @@ def main() -> None:
 
     async def serve() -> None:
         async with ScriptedEngine(tokenizer, say, arguments.port, keep=False) as engine:
-            engine.stands_still = bool(arguments.stop_at)
+            engine.stands_still, engine.reads = bool(arguments.stop_at), False
             print("ready", flush=True)
             await asyncio.Event().wait()
 
