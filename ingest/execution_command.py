@@ -21,7 +21,9 @@ def execution_group() -> None:
 @execution_group.command("new")
 @run_argument
 @click.option("--task", required=True, metavar="ID", help="An id of the run's tasks, or any name.")
-@click.option("--group", metavar="G", help="Its group, made where there is none (default: one of its own).")
+@click.option(
+    "--group", metavar="G", help="Its group, made where there is none (default: its own, ID or ID-2...)."
+)
 @click.option("--size", type=click.IntRange(min=1), help="Executions of a group that is made (default: 1).")
 @click.option("--proxy", metavar="URL", help="Default: where the run's proxy listens.")
 @click.option("--env", "as_env", is_flag=True, help='Lines that a shell reads: eval "$(...)".')
@@ -99,8 +101,8 @@ def finish_command(  # noqa: PLR0917  click gives them by name
     Of one that has ended the score is told again, as a later version.
 
     \b
-    headrace execution finish runs/mine x-1f2e3d4c5b6a.0 --score 0.5
-    headrace execution finish runs/mine x-1f2e3d4c5b6a.0 --missing "the tests did not start"
+    headrace execution finish runs/mine fix-7.0 --score 0.5
+    headrace execution finish runs/mine fix-7-2.0 --missing "the tests did not start"
     """
     from ingest.outside import finish
     from lake.layout import Run

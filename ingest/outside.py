@@ -9,8 +9,9 @@ One command at a time, on one machine: RUN/outside.lock is held while the log is
 
 from __future__ import annotations
 
+import itertools
 import json
-import secrets
+import re
 import shlex
 import urllib.error
 import urllib.request
@@ -80,7 +81,8 @@ def new(run: Run, task: str, *, group: str | None, size: int | None, proxy: str 
     """Name an execution of a task and tell the log of it.
 
     task   an id of RUN/tasks.jsonl, or any other name
-    group  the group it belongs to, made where there is none; without one a group of its own
+    group  the group it belongs to, made where there is none; without one a group of its own, named by the
+           task: fix-7, then fix-7-2
     size   executions of a group that is made (default: 1)
     proxy  its URL (default: where the run's proxy listened last)
     Raises OutsideError for a group that is full, of another task or size, or the run's own.
@@ -93,7 +95,7 @@ def new(run: Run, task: str, *, group: str | None, size: int | None, proxy: str 
         )
     text = _task(run, task)
     with _log_of(run) as (log, progress):
-        group_id = group or f"x-{secrets.token_hex(6)}"
+        group_id = group or _free_name(task, progress)
         dispatched = progress.groups.get(group_id)
         events: list[Event] = []
         if dispatched is None:
@@ -124,6 +126,15 @@ def new(run: Run, task: str, *, group: str | None, size: int | None, proxy: str 
         )
         log.append(events)
     return Made(group_id, execution_id, index, dispatched.size, f"{base}/x/{execution_id}", key)
+
+
+def _free_name(task: str, progress: Progress) -> str:
+    """A group's name for a task, one that there is not; never one that a run would give."""
+    name = re.sub(r"[^A-Za-z0-9._~:@+-]+", "-", task).strip("-")[:100] or "task"
+    if re.fullmatch(r"g-\d+", name):
+        name = f"x-{name}"
+    names = itertools.chain([name], (f"{name}-{n}" for n in itertools.count(2)))
+    return next(n for n in names if n not in progress.groups)
 
 
 def _task(run: Run, name: str) -> str:

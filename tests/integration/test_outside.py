@@ -79,7 +79,9 @@ def test_executions_of_others_reach_the_lake(tmp_path: Path) -> None:
     with scripted_engine(tmp_path) as engine:
         with proxy_alone(tmp_path, "--engine", engine, "--model", "model") as (_, said):
             assert said["base_url"] == f"{said['url']}/x/EXECUTION"
-            one = document("execution", "new", "runs/mine", "--task", "fix-7", folder=tmp_path)
+            one = document("execution", "new", "runs/mine", "--task", "fix 7", folder=tmp_path)
+            other = document("execution", "new", "runs/mine", "--task", "fix 7", folder=tmp_path)
+            assert (one["execution"], other["execution"]) == ("fix-7.0", "fix-7-2.0")
             words = ("execution", "new", "runs/mine", "--task", "t", "--group", "pair")
             env = headrace(*words, "--size", "2", "--env", folder=tmp_path).stdout
             two = document(*words, folder=tmp_path)
