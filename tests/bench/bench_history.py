@@ -40,23 +40,7 @@ AROUND = 4
 FLAT_BOUND = 1.5
 TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {"type": "object"}}}]
 ANSWER = 'I look.\n<tool_call>\n{"name": "bash", "arguments": {"command": "ls -la"}}\n</tool_call>'
-WORDS = [
-    "the",
-    "command",
-    "returned",
-    "output",
-    "and",
-    "the",
-    "task",
-    "is",
-    "done",
-    "first",
-    "think",
-    "about",
-    "it",
-    "then",
-    "run",
-]
+WORDS = ("the", "command", "returned", "output", "task", "is", "done", "first", "think", "about", "it", "run")
 T = TypeVar("T")
 
 
