@@ -83,12 +83,14 @@ class Process:
         """The exit status, None while it runs."""
         return None if self.popen is None else self.popen.poll()
 
-    def died(self) -> ProcessDied:
+    def died(self, *, for_good: bool = True) -> ProcessDied:
+        """What there is to say of it; the hint, what to do then, only where it stays dead."""
         code = self.code()
         ending = "did not get ready" if code is None else _ending(code)
         tail = self.output.read_text(errors="replace").strip().splitlines()[-1:] or ["(no output)"]
         return ProcessDied(
-            f"{self.name} {ending}; it last said: {tail[0][:300]} (all of it: {self.output}).{self.hint}"
+            f"{self.name} {ending}; it last said: {tail[0][:300]} (all of it: {self.output})"
+            + (f".{self.hint}" if for_good else "")
         )
 
     def wait_ready(self) -> None:
@@ -142,12 +144,11 @@ class Revived:
             return True
         if self.process.code() is None:
             return False
-        death = self.process.died()
         self._deaths.append(now)
         if len(self._deaths) == DEATHS_MAX and now - self._deaths[0] < DEATHS_S:
-            raise ProcessDied(f"{death} (it died {DEATHS_MAX} times within {DEATHS_S:g} s)")
+            raise ProcessDied(f"{self.process.died()} (it died {DEATHS_MAX} times within {DEATHS_S:g} s)")
         self.restarts += 1
-        say(f"{death}; starting it again")
+        say(f"{self.process.died(for_good=False)}; starting it again")
         self._start_at = now + PAUSE_S * 2 ** len(self._deaths)
         return False
 

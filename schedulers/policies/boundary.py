@@ -38,7 +38,7 @@ def decide(state: State, config: Config) -> Dispatch | None:
     """What to hand out now, or None.  A dispatch that a crash cut short is completed."""
     if state.boundary < 0 or state.published_version >= config.steps:
         return None
-    have = len(state.groups)
+    have = sum(g.boundary >= 0 for g in state.groups.values())  # those of others were not handed out here
     missing = groups_by(config, state.boundary) - have
     if missing <= 0:
         return None

@@ -103,3 +103,11 @@ def test_a_lost_execution_is_in_the_water_until_its_place_is_given_up() -> None:
         )
     )
     assert state.waterlevel == 0
+
+
+def test_groups_of_others_take_no_place_of_those_that_are_handed_out() -> None:
+    config, state = run_config(2, 0, 1, 3), State()
+    state.apply(PolicyPublished(time_us=0, policy_version=0, boundary=0, weights="", digest=""))
+    outside = GroupDispatched(time_us=0, group_id="x", task="{}", size=1, policy_version=0, boundary=-1)
+    state.apply(outside)
+    assert boundary.decide(state, config) == boundary.Dispatch(0, 2, 0, 0)
