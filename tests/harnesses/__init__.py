@@ -1,4 +1,4 @@
-"""Real harnesses, unmodified and headless, against the capture proxy: what they do, and what the lake then holds.
+"""Real harnesses, unmodified and headless, against the capture proxy, and what the lake then holds.
 
 install.py       the clients of one version each, from npm and from PyPI
 frame.py         one run: scratch HOME, proxy, engine, client; then the log, ingested

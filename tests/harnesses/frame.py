@@ -23,6 +23,7 @@ import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tokenizers import Tokenizer
 
+from ingest.command_line import HARNESS_NAMES, CommandLine, dialect_environment
 from ingest.identity import sign
 from ingest.proxy.calls import Limits
 from lake import events as ev
@@ -36,8 +37,8 @@ from tests.support.running_proxy import LIMITS, SECRET, running_proxy
 from tests.support.scripted_engine import Asked, ScriptedEngine
 from tests.support.tiny_model import write_model_folder
 
-GROUP = "g-1"
-HARNESS_S = 240
+GROUP, MODEL = "g-1", "policy"
+HARNESS_S = 100
 NOWHERE = "http://127.0.0.1:9"
 CALL_PATH = re.compile(r"/(chat/completions|responses|messages)$")
 
@@ -57,17 +58,23 @@ class Place:
     task: str
 
 
+Told = tuple[tuple[str, str, str], ...]
+"""(role, line's label, relation of its call), call by call."""
+
+
 @dataclass(frozen=True)
 class Flight:
     """One run of a client: what the policy says, and what the client is expected to make of it.
 
-    `script` makes a fresh one.  `expected`: (role, line's label, relation of its call) in the order of
-    asking.  `settings` go to the client's own functions.
+    `script` makes a fresh one.  `expected` is in the order of asking where that is certain; `optional` are
+    calls that may come too.  `settings` go to the client's own functions, `seconds_max` among them is for
+    the run.
     """
 
     script: Callable[[], Script]
-    expected: tuple[tuple[str, str, str], ...]
+    expected: Told
     exit: int = 0
+    optional: Told = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     in_any_order: bool = False
 
@@ -83,10 +90,23 @@ class Client:
     flights: Mapping[str, Flight]
     files: Callable[[Place, Mapping[str, Any]], Mapping[str, str]] = lambda *_: {}
     rollout: str = ""
-    """How it starts under `headrace rollout`."""
+    """The value of `--harness` by which `headrace rollout` starts it; `started` makes the command of it."""
+    home: Mapping[str, str] = field(default_factory=dict)
+    """What lies in its HOME, by path: the FOLDER of `headrace rollout --home FOLDER`."""
     version: str = ""
     git: bool = True
     seconds_max: float = HARNESS_S
+
+
+def started(line: str, place: Place, *program: str) -> list[str]:
+    """The words of a `--harness` line, its first replaced by the installed program."""
+    values = {"prompt": place.task, "base_url": place.url, "api_key": place.key, "model": MODEL}
+    return [*program, *CommandLine.parse(line, HARNESS_NAMES, "rollout").fill(values)[1:]]
+
+
+def told(place: Place) -> dict[str, str]:
+    """Base URL and key as `headrace rollout` puts them into the environment."""
+    return dialect_environment(place.url, place.key, MODEL)
 
 
 @dataclass
@@ -175,7 +195,8 @@ class Outcome:
 
 def limits(**changes: Any) -> Limits:
     """Wide ones: a client's own prompt is long, and the vocabulary of the small model is not."""
-    return replace(LIMITS, context_tokens=1 << 20, new_tokens_max=8192, keep_alive_s=2.0, **changes)
+    wide: dict[str, Any] = {"context_tokens": 1 << 20, "new_tokens_max": 8192, "keep_alive_s": 1.0}
+    return replace(LIMITS, **(wide | changes))
 
 
 async def fly(
@@ -231,7 +252,7 @@ async def _run(client: Client, flight: Flight, place: Place) -> tuple[int, str]:
     place.project.mkdir(parents=True)
     if client.git:
         subprocess.run(["git", "init", "-q", str(place.project)], check=True, timeout=30)
-    for path, text in client.files(place, flight.settings).items():
+    for path, text in (dict(client.home) | dict(client.files(place, flight.settings))).items():
         (place.home / path).parent.mkdir(parents=True, exist_ok=True)
         (place.home / path).write_text(text)
     environment = {

@@ -118,9 +118,16 @@ def _with_npm(place: Path, package: Package) -> None:
 
 def _with_uv(place: Path, package: Package) -> None:
     uv = str(Path(sys.executable).with_name("uv"))
-    enough = sys.version_info >= tuple(int(n) for n in package.python.split("."))
-    _run(uv, "venv", "--quiet", "--python", sys.executable if enough else package.python, str(place))
+    _run(uv, "venv", "--quiet", "--python", _interpreter(package.python), str(place))
     _run(uv, "pip", "install", "--quiet", "--python", str(place / "bin" / "python"), *package.wants)
+
+
+def _interpreter(oldest: str) -> str:
+    """A Python of this version or newer: this one, pyenv's, else what uv finds or fetches."""
+    if sys.version_info >= tuple(int(n) for n in oldest.split(".")):
+        return sys.executable
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    return str(next(iter(sorted(pyenv.glob(f"versions/{oldest}.*/bin/python"))), oldest))
 
 
 def required() -> bool:

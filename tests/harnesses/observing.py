@@ -23,7 +23,8 @@ from lake.query import open_lake
 from tests.harnesses.frame import Outcome, Wire
 from tests.harnesses.scenario import Line
 
-DIALECTS: dict[str, Dialect] = {d.name: d for d in (Chat(), Responses(), Anthropic())}
+DIALECTS: dict[str, Dialect] = {"completions": Chat(), "responses": Responses(), "messages": Anthropic()}
+"""By the end of a request's path: an SDK speaks several."""
 
 
 def common(a: Ids, b: Ids) -> int:
@@ -35,7 +36,7 @@ def common(a: Ids, b: Ids) -> int:
 
 @dataclass(eq=False)
 class Turn:
-    """One call: what was asked and said (the engine), how it was asked (the wire), how it is kept (the lake)."""
+    """One call, as the engine, the wire and the lake have it."""
 
     role: str
     line: Line
@@ -57,13 +58,17 @@ class Turn:
 
 @dataclass
 class Seen:
-    """A run, turn by turn in the order of asking, and the tables of its lake."""
+    """A run, turn by turn in the order of asking, and the tables of its lake.
+
+    `joined`: requests that were the same as one that was running.
+    """
 
     outcome: Outcome
     turns: list[Turn]
     tables: dict[str, list[dict[str, Any]]]
     violations: dict[str, int]
     faults: list[str] = field(default_factory=list)
+    joined: int = 0
 
     def after(self, label: str) -> Turn | None:
         """The turn that was asked next by whom a line was said to."""
@@ -127,17 +132,29 @@ def observe(outcome: Outcome) -> Seen:
 
 
 def _with_wires(outcome: Outcome, seen: Seen) -> None:
-    """The proxy numbers calls when they end and stamps them when it takes them up."""
-    answered = [w for w in outcome.calls if w.status == 200]
-    refused = [w for w in outcome.calls if w.status != 200]
-    seen.faults += [f"{w.path} got {w.status}" for w in refused]
-    if len(answered) != len(seen.turns):
-        seen.faults.append(f"{len(answered)} requests got an answer, the engine gave {len(seen.turns)}")
+    """Give each turn its request: the proxy stamps a call when it takes its request up.
+
+    A client that sends the same request while it runs joins the call (pi asks for a summary twice at once).
+    """
+    seen.faults += [f"{w.path} got {w.status}" for w in outcome.calls if w.status != 200]
+    asked: list[tuple[Wire, Request]] = []
+    for wire in outcome.calls:
+        request = DIALECTS[wire.path.rsplit("/", 1)[1]].parse(wire.body, wire.headers)
+        same = [w for w, r in asked if _asks_the_same(r, request) and w.ended > wire.began]
+        if same:
+            seen.joined += 1
+        elif wire.status == 200:
+            asked.append((wire, request))
+    if len(asked) != len(seen.turns):
+        seen.faults.append(f"{len(asked)} requests got an answer, the engine gave {len(seen.turns)}")
         return
-    dialect = DIALECTS[outcome.client.dialect]
     by_start = sorted(seen.turns, key=lambda t: (t.row["started_us"], t.call_id))
-    for turn, wire in zip(by_start, answered, strict=True):
-        turn.wire, turn.request = wire, dialect.parse(wire.body, wire.headers)
+    for turn, (wire, request) in zip(by_start, asked, strict=True):
+        turn.wire, turn.request = wire, request
+
+
+def _asks_the_same(a: Request, b: Request) -> bool:
+    return (a.messages, a.tools, a.options, a.model) == (b.messages, b.tools, b.options, b.model)
 
 
 def came_back(turn: Turn, later: Turn) -> Message | None:

@@ -7,6 +7,7 @@ prompt's text, and each has lines of its own; the roles that the proxy found are
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -98,7 +99,23 @@ def conversation(
 
 
 EMPTY = (Line("empty"), DONE)
-CUT = (Line("cut", "A text that ends at the lim", cut=True), DONE)
+CUT = (
+    Line("cut", 'A text.\n<tool_call>\n{"name": "bash", "arguments": {"command": "echo trunc', cut=True),
+    DONE,
+)
+"""The token limit comes inside a call: clients get the text only, and none runs half a call."""
+FAILING = (Line("answer", "ONE-GOOD-ANSWER", faults=("drop", "500")),)
+"""The engine drops the connection, then fails, then answers."""
+
+
+SLOW_S = float(os.environ.get("HEADRACE_SLOW_ENGINE_S", "0"))
+"""How slow the engine of the runs `ten-minutes` is, for real; they are left out where it is 0."""
+ANSWERED = (("main", "answer", "restarts"),)
+
+
+def slow(seconds: float) -> tuple[Line]:
+    """An answer that takes so long."""
+    return (Line("answer", "ONE-GOOD-ANSWER", slow_s=seconds),)
 
 
 def messages_of(prompt: str) -> list[tuple[str, str]]:
@@ -123,22 +140,22 @@ class Script:
 
     def __call__(self, prompt: str) -> tuple[str, Line, Say]:
         """(who asked, what is said, the same for the engine)."""
-        attempt = self._failing.get(prompt, 0)
         role = self.who(prompt)
+        attempt = self._failing.get(role, 0)
         lines = self.lines[role]
         next_ = lines[min(self._next.get(role, 0), len(lines) - 1)]
         line = next_ if isinstance(next_, Line) else next_(prompt)
         if attempt < len(line.faults):
-            self._failing[prompt] = attempt + 1  # the same line again at the next try
+            self._failing[role] = attempt + 1  # the same line again at the next try
         else:
-            self._failing.pop(prompt, None)
+            self._failing.pop(role, None)
             self._next[role] = self._next.get(role, 0) + 1
         return role, line, line.say(attempt)
 
 
 @dataclass
 class Stage:
-    """The scripts of several runs of a client at once, told apart by the task's words; the first has the rest.
+    """The scripts of a client's runs, told apart by the words of the task; the first has the rest.
 
     `said` has (run, role, line) of every request in the order in which they came.
     """

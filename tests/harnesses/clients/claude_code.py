@@ -1,37 +1,40 @@
-"""Claude Code: Anthropic Messages, streamed; sub-agents are told by a header, summaries by their last words."""
+"""Claude Code: Anthropic Messages, streamed; a sub-agent is told by a header, a summary by its last words."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from tests.harnesses.frame import Client, Flight, Place
+from tests.harnesses.frame import Client, Flight, Place, started, told
 from tests.harnesses.scenario import (
+    ANSWERED,
     CUT,
     EMPTY,
+    FAILING,
+    SLOW_S,
     SUBTASK,
     Line,
     Script,
     by_words,
     conversation,
     odd_arguments,
+    slow,
 )
 
 BINARY = "node_modules/@anthropic-ai/claude-code-linux-x64/claude"
 WHO = by_words(summary=("CRITICAL: Respond with TEXT ONLY",))
+ROLLOUT = "claude -p {prompt} --output-format json --dangerously-skip-permissions"
 COMPACTION = {"CLAUDE_CODE_AUTO_COMPACT_WINDOW": "200000", "CLAUDE_AUTOCOMPACT_PCT_OVERRIDE": "25"}
 
 
 def command(place: Place, _: Mapping[str, Any]) -> list[str]:
-    flags = ["--output-format", "json", "--dangerously-skip-permissions", "--model", "policy"]
-    return [str(place.installed / BINARY), "-p", place.task, *flags]
+    return started(ROLLOUT, place, str(place.installed / BINARY))
 
 
 def environment(place: Place, settings: Mapping[str, Any]) -> dict[str, str]:
     return {
-        "ANTHROPIC_BASE_URL": place.url,
-        "ANTHROPIC_AUTH_TOKEN": place.key,
-        "IS_SANDBOX": "1",
+        **told(place),
+        "IS_SANDBOX": "1",  # it asks for this word where it runs as root
         "DISABLE_AUTOUPDATER": "1",
         "DISABLE_TELEMETRY": "1",
         "DISABLE_ERROR_REPORTING": "1",
@@ -41,7 +44,10 @@ def environment(place: Place, settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def script() -> Script:
-    sub = f'{{"prompt":"{SUBTASK}", "description":"sub", "subagent_type":"general-purpose","run_in_background":false}}'
+    sub = (
+        f'{{"prompt":"{SUBTASK}", "description":"sub", "subagent_type":"general-purpose",'
+        '"run_in_background":false}'
+    )
     lines = conversation(
         "Bash",
         odd_arguments('"description" : "Odd  JSON"', large=False),
@@ -56,14 +62,40 @@ def script() -> Script:
     return Script(WHO, {"main": lines, "sub-agent": sub_lines, "main-summary": summary})
 
 
+MAIN = (
+    ("main", "odd and parallel", "restarts"),
+    ("main", "malformed", "extends"),
+    ("main", "unknown tool", "extends"),
+    ("main", "sub-agent", "extends"),
+    ("sub-agent", "sub", "restarts"),
+    ("sub-agent", "sub done", "extends"),
+    ("main", "long output 1", "extends"),
+    ("main", "long output 2", "extends"),
+    ("main", "more", "extends"),
+    ("main-summary", "summary", "branches"),  # without the last answer, which stays in the conversation
+    ("main", "done", "branches"),
+)
+EMPTY_TOLD = (("main", "empty", "restarts"), ("main", "done", "branches"))
+CUT_TOLD = (("main", "cut", "restarts"), ("main", "done", "extends"))
+
 CLIENT = Client(
     "claude-code",
     "anthropic",
     command,
     environment,
     {
-        "main": Flight(script, (), settings={"environment": COMPACTION}),
-        "empty": Flight(lambda: Script(WHO, {"main": EMPTY}), ()),
-        "cut": Flight(lambda: Script(WHO, {"main": CUT}), ()),
+        "main": Flight(script, MAIN, settings={"environment": COMPACTION}),
+        "empty": Flight(lambda: Script(WHO, {"main": EMPTY}), EMPTY_TOLD),
+        "cut": Flight(lambda: Script(WHO, {"main": CUT}), CUT_TOLD),
+        "failing": Flight(lambda: Script(WHO, {"main": FAILING}), ANSWERED),
+        "slow": Flight(
+            lambda: Script(WHO, {"main": slow(9.0)}),
+            ANSWERED,
+            settings={"environment": {"CLAUDE_STREAM_IDLE_TIMEOUT_MS": "4000"}},
+        ),
+        "ten-minutes": Flight(
+            lambda: Script(WHO, {"main": slow(SLOW_S)}), ANSWERED, settings={"seconds_max": SLOW_S + 120}
+        ),
     },
+    rollout=ROLLOUT,
 )

@@ -6,10 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tests.harnesses.frame import Client, Flight, Place
+from tests.harnesses.frame import Client, Flight, Place, Told, started, told
 from tests.harnesses.scenario import (
     CUT,
     EMPTY,
+    FAILING,
     SUBTASK,
     Line,
     Script,
@@ -23,35 +24,52 @@ WHO = by_words(summary=("You are a context summarization agent",), auxiliary=("Y
 TITLE = {"auxiliary": [Line("title", "A Title")]}
 
 
+ROLLOUT = "opencode run --print-logs --log-level WARN {prompt}"
+CONFIG = {
+    "$schema": "https://opencode.ai/config.json",
+    "autoupdate": False,
+    "share": "disabled",
+    "model": "headrace/policy",
+    "small_model": "headrace/policy",
+    "permission": {"edit": "allow", "bash": "allow", "webfetch": "allow"},
+    "provider": {
+        "headrace": {
+            "npm": "@ai-sdk/openai-compatible",
+            "name": "Headrace",
+            "options": {"baseURL": "{env:OPENAI_BASE_URL}", "apiKey": "{env:OPENAI_API_KEY}"},
+            "models": {
+                "policy": {
+                    "name": "policy",
+                    "tool_call": True,
+                    "reasoning": True,
+                    "limit": {"context": 128_000, "output": 8000},
+                }
+            },
+        }
+    },
+}
+NOTHING_TO_FETCH = {
+    ".config/opencode/package-lock.json": json.dumps(
+        {"packages": {"": {"dependencies": {"@opencode-ai/plugin": "*"}}}}
+    ),
+    ".config/opencode/node_modules/.none": "",
+}
+"""What it would fetch from npm, and wait for at its end, is there by its own account."""
+
+
 def command(place: Place, _: Mapping[str, Any]) -> list[str]:
-    binary = str(place.installed / "node_modules/opencode-linux-x64/bin/opencode")
-    return [binary, "run", "--print-logs", "--log-level", "WARN", place.task]
+    return started(ROLLOUT, place, str(place.installed / "node_modules/opencode-linux-x64/bin/opencode"))
 
 
 def environment(place: Place, _: Mapping[str, Any]) -> dict[str, str]:
-    """It looks for a plug-in at npm in the background, and waits for that at its end: one try is enough."""
-    return {f"OPENCODE_DISABLE_{n}": "1" for n in SWITCHED_OFF} | {"npm_config_fetch_retries": "0"}
+    return told(place) | {f"OPENCODE_DISABLE_{n}": "1" for n in SWITCHED_OFF}
 
 
-def files(place: Place, settings: Mapping[str, Any]) -> dict[str, str]:
-    limit = {"context": settings.get("context", 1_000_000), "output": 8000}
-    model = {"name": "policy", "tool_call": True, "reasoning": True, "limit": limit}
-    provider = {
-        "npm": "@ai-sdk/openai-compatible",
-        "name": "Headrace",
-        "options": {"baseURL": f"{place.url}/v1", "apiKey": place.key},
-        "models": {"policy": model},
-    }
-    config = {
-        "$schema": "https://opencode.ai/config.json",
-        "autoupdate": False,
-        "share": "disabled",
-        "model": "headrace/policy",
-        "small_model": "headrace/policy",
-        "permission": {"edit": "allow", "bash": "allow", "webfetch": "allow"},
-        "provider": {"headrace": provider},
-    }
-    return {"project/opencode.json": json.dumps(config)}
+def files(_: Place, settings: Mapping[str, Any]) -> dict[str, str]:
+    config = json.loads(json.dumps(CONFIG))
+    limit = config["provider"]["headrace"]["models"]["policy"]["limit"]
+    limit["context"] = settings.get("context", limit["context"])
+    return {".config/opencode/opencode.json": json.dumps(config), **NOTHING_TO_FETCH}
 
 
 def script() -> Script:
@@ -70,15 +88,40 @@ def script() -> Script:
     return Script(WHO, {"main": lines, "sub-agent": sub_lines, "main-summary": summary, **TITLE})
 
 
+MAIN = (
+    ("auxiliary", "title", "restarts"),
+    ("main", "odd and parallel", "restarts"),
+    ("main", "malformed", "extends"),
+    ("main", "unknown tool", "extends"),
+    ("main", "sub-agent", "extends"),
+    ("sub-agent", "sub", "branches"),  # it has the main agent's own system prompt
+    ("sub-agent", "sub done", "extends"),
+    ("main", "long output 1", "extends"),
+    ("main", "more", "extends"),
+    ("main-summary", "summary", "restarts"),
+    ("main", "done", "branches"),
+)
+
+
+def ended_by(label: str) -> Told:
+    """The run ends with the first answer."""
+    return (("auxiliary", "title", "restarts"), ("main", label, "restarts"))
+
+
 CLIENT = Client(
     "opencode",
     "chat",
     command,
     environment,
     {
-        "main": Flight(script, (), settings={"context": 35_000}, in_any_order=True),
-        "empty": Flight(lambda: Script(WHO, {"main": EMPTY, **TITLE}), (), in_any_order=True),
-        "cut": Flight(lambda: Script(WHO, {"main": CUT, **TITLE}), (), in_any_order=True),
+        "main": Flight(script, MAIN, settings={"context": 35_000}, in_any_order=True),
+        "empty": Flight(lambda: Script(WHO, {"main": EMPTY, **TITLE}), ended_by("empty"), in_any_order=True),
+        "cut": Flight(lambda: Script(WHO, {"main": CUT, **TITLE}), ended_by("cut"), in_any_order=True),
+        "failing": Flight(
+            lambda: Script(WHO, {"main": FAILING, **TITLE}), ended_by("answer"), in_any_order=True
+        ),
     },
     files,
+    rollout=ROLLOUT,
+    home={".config/opencode/opencode.json": json.dumps(CONFIG, indent=2)},
 )

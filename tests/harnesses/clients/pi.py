@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tests.harnesses.frame import Client, Flight, Place
+from tests.harnesses.frame import Client, Flight, Place, started, told
 from tests.harnesses.scenario import CUT, EMPTY, Line, Script, by_words, conversation, odd_arguments
 
 CLI = "node_modules/@mariozechner/pi-coding-agent/dist/cli.js"
@@ -17,44 +17,43 @@ WHO = by_words(summary=("You are a context summarization assistant",))
 SUMMARY = [Line("summary", "## Goal\nSUMMARY")]
 
 
+ROLLOUT = "pi --provider headrace --model {model} -p {prompt}"
+EXTENSION = """\
+export default function (pi) {
+  pi.registerProvider("headrace", {
+    baseUrl: process.env.OPENAI_BASE_URL,
+    apiKey: "OPENAI_API_KEY",
+    api: "openai-completions",
+    models: [
+      {
+        id: process.env.OPENAI_MODEL,
+        name: "policy",
+        reasoning: true,
+        input: ["text"],
+        contextWindow: 128000,
+        maxTokens: 8000,
+        cost: { input: 0, output: 0, cacheRead: 0, cacheWrite: 0 },
+      },
+    ],
+  });
+}
+"""
+AT = ".pi/agent/extensions/headrace.js"
+
+
 def command(place: Place, settings: Mapping[str, Any]) -> list[str]:
-    cli = str(place.installed / CLI)
-    return [
-        "node",
-        cli,
-        "--provider",
-        "headrace",
-        "--model",
-        "policy",
-        "-p",
-        place.task,
-        *settings.get("then", ()),
-    ]
+    return started(ROLLOUT, place, "node", str(place.installed / CLI)) + list(settings.get("then", ()))
 
 
 def environment(place: Place, _: Mapping[str, Any]) -> dict[str, str]:
-    return {"HEADRACE_KEY": place.key, "PI_OFFLINE": "1", "PI_SKIP_VERSION_CHECK": "1", "PI_TELEMETRY": "0"}
+    return told(place) | {"PI_OFFLINE": "1", "PI_SKIP_VERSION_CHECK": "1", "PI_TELEMETRY": "0"}
 
 
-def files(place: Place, settings: Mapping[str, Any]) -> dict[str, str]:
-    model = {
-        "id": "policy",
-        "name": "policy",
-        "reasoning": True,
-        "input": ["text"],
-        "contextWindow": settings.get("context", 1_000_000),
-        "maxTokens": 8000,
-        "cost": {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0},
-    }
-    provider = {
-        "baseUrl": f"{place.url}/v1",
-        "apiKey": "HEADRACE_KEY",
-        "api": "openai-completions",
-        "models": [model],
-    }
+def files(_: Place, settings: Mapping[str, Any]) -> dict[str, str]:
     compaction = {"enabled": True, "reserveTokens": 4000, "keepRecentTokens": 1000}
+    context = settings.get("context", 128000)
     return {
-        ".pi/agent/models.json": json.dumps({"providers": {"headrace": provider}}),
+        AT: EXTENSION.replace("contextWindow: 128000", f"contextWindow: {context}"),
         ".pi/agent/settings.json": json.dumps({"compaction": compaction}),
     }
 
@@ -70,15 +69,28 @@ def script() -> Script:
     return Script(WHO, {"main": lines, "main-summary": SUMMARY})
 
 
+MAIN = (
+    ("main", "odd and parallel", "restarts"),
+    ("main", "malformed", "extends"),
+    ("main", "unknown tool", "extends"),
+    ("main", "long output 1", "extends"),
+    ("main", "more", "extends"),
+    ("main", "done", "extends"),
+    ("main-summary", "summary", "restarts"),
+    ("main", "done", "branches"),
+)
+
 CLIENT = Client(
     "pi",
     "chat",
     command,
     environment,
     {
-        "main": Flight(script, (), settings={"context": 12_000, "then": ["Go on."]}),
-        "empty": Flight(lambda: Script(WHO, {"main": EMPTY}), ()),
-        "cut": Flight(lambda: Script(WHO, {"main": CUT}), ()),
+        "main": Flight(script, MAIN, settings={"context": 12_000, "then": ["Go on."]}),
+        "empty": Flight(lambda: Script(WHO, {"main": EMPTY}), (("main", "empty", "restarts"),)),
+        "cut": Flight(lambda: Script(WHO, {"main": CUT}), (("main", "cut", "restarts"),)),
     },
     files,
+    rollout=ROLLOUT,
+    home={AT: EXTENSION},
 )

