@@ -78,6 +78,7 @@ class Turn:
     reply: str = UNKNOWN
     sent_us: int = 0
     returned: set[int] = field(default_factory=set)  # numbers of the calls whose result has been seen
+    back: tuple[int, list[str]] | None = None  # a message that is this turn: its hash, and what changed in it
 
     @property
     def ids(self) -> list[str]:
@@ -105,7 +106,7 @@ class Match:
     difference: str
     repeats: bool
     changes: list[str]
-    marks: list[tuple[str, bytes]]  # role and digest of the text, of each message
+    marks: list[tuple[str, bytes, int]]  # role, digest of the text, and hash, of each message
 
     @property
     def place(self) -> bytes:
@@ -148,14 +149,17 @@ def _beside_a_turn(where: str, turn: Turn, message: Message) -> str:
     return f"{where}: {_differs(turn, message)} from the answer of call {turn.call_id}"
 
 
-def _beside_a_message(where: str, earlier: tuple[str, bytes, int], mark: tuple[str, bytes]) -> str:
-    role, text, call_id = earlier
+def _beside_a_message(where: str, earlier: _Followed, mark: tuple[str, bytes, int]) -> str:
+    (role, text, _), call_id, _ = earlier
     if role != mark[0]:
         return f"{where} comes where call {call_id} had one of role {role}"
     if text != mark[1]:
         return f"{where}: text differs from call {call_id}"
     return f"{where}: differs from call {call_id} in what is not its text"
 
+
+_Followed = tuple[tuple[str, bytes, int], int, bytes]
+"""What came after a place: its mark (see Match), the call that brought it, the place after it."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -166,29 +170,38 @@ def _step(message: Message, text: bytes) -> bytes:
 
 
 class History:
-    """The turns of one execution, and the places that were asked."""
+    """The turns of one execution, and the places that were asked.
+
+    A message of a known path is known again by its hash (64 bits, with the process's own key), so that a long
+    history that comes back costs little more than being read.
+    """
 
     def __init__(self) -> None:
         self.turns: dict[int, Turn] = {}
         self._places: dict[bytes, _Place] = {}
-        self._followed: dict[bytes, tuple[str, bytes, int]] = {}  # by place: role, text, call
+        self._followed: dict[bytes, _Followed] = {}
 
     def match(self, messages: Sequence[Message]) -> Match:
         """The recorded path that the messages repeat, and what they know beyond it."""
         place, depth = ROOT, 0
         match = Match({}, {}, [], 0, "", False, [], [])
         for index, message in enumerate(messages):
-            text = digest(message.text)
-            match.marks.append((message.role, text))
-            turn = None
-            if message.role == "assistant":
-                turn = self._by_ids(message) if message.calls else self._here(place, index, messages)
-            if turn is None:
-                place = chained(place, _step(message, text))
-            else:
+            seen = hash(message)
+            turn: Turn | None = None
+            changes: list[str] = []
+            if message.role == "assistant" and message.calls:
+                turn, changes = self._by_ids(message, seen)
+            elif message.role == "assistant":
+                turn = self._here(place, index, messages)
+            if turn is not None:
+                text = turn.said if turn.place == place else digest(message.text)
+                match.marks.append((message.role, text, seen))
                 (match.turns if turn.place == place else match.restored)[index] = turn
-                match.changes += _rewritten(turn, message)
+                match.changes += changes
                 place = turn.after if turn.place == place else chained(place, b"turn %d" % turn.call_id)
+            else:
+                mark, place = self._next(place, message, seen)
+                match.marks.append(mark)
             match.places.append(place)
             if index in match.turns or (depth == index and self._known(place)):
                 depth = index + 1
@@ -200,10 +213,24 @@ class History:
     def _known(self, place: bytes) -> bool:
         return place in self._followed or place in self._places
 
-    def _by_ids(self, message: Message) -> Turn | None:
+    def _next(self, place: bytes, message: Message, seen: int) -> tuple[tuple[str, bytes, int], bytes]:
+        """(mark, place after it) of a message that is no turn."""
+        known = self._followed.get(place)
+        if known is not None and known[0][2] == seen and known[0][0] == message.role != "assistant":
+            return known[0], known[2]
+        text = digest(message.text)
+        return (message.role, text, seen), chained(place, _step(message, text))
+
+    def _by_ids(self, message: Message, seen: int) -> tuple[Turn | None, list[str]]:
+        """(the turn that a message with tool calls is, what changed in it)."""
         found = of_minted(message.calls[0].id)
         turn = self.turns.get(found[0]) if found else None
-        return turn if turn is not None and not _differs(turn, message) else None
+        if turn is not None and turn.back is not None and turn.back[0] == seen:
+            return turn, turn.back[1]
+        if turn is None or _differs(turn, message):
+            return None, []
+        turn.back = seen, _rewritten(turn, message)
+        return turn, turn.back[1]
 
     def _here(self, place: bytes, index: int, messages: Sequence[Message]) -> Turn | None:
         """The turn of a place that a message without tool calls is.
@@ -238,7 +265,7 @@ class History:
         """A call was recorded that asked what `match` is of."""
         for index in range(match.depth, len(match.places)):
             before = match.places[index - 1] if index else ROOT
-            self._followed[before] = (*match.marks[index], call_id)
+            self._followed[before] = match.marks[index], call_id, match.places[index]
         self._places.setdefault(match.place, _Place()).asked.append(call_id)
 
     def answered(self, turn: Turn) -> None:

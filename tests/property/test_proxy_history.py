@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ingest.proxy.rendering import Renderer
 from tests.support.driven_execution import Driven, call_text, user
+from tests.support.templates import template
 from tests.support.tiny_model import TEMPLATE, make_tokenizer
 
 TOKENIZER = make_tokenizer()
@@ -72,11 +74,20 @@ def test_a_continued_turn_is_its_sampled_ids(data):
         conversations.append(([*messages, user("you dropped it")], []))
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.data())
-def test_an_execution_that_is_recalled_before_every_call_is_the_same(data):
-    """Its prompts, tree, answers and retries, whatever the client does; differences are said in fewer words."""
-    driven, again = Driven(RENDERER), Driven(RENDERER)
+RENDERERS = {"tiny": RENDERER} | {
+    name: Renderer(TOKENIZER, template(name), {}, [END]) for name in ("qwen3", "qwen3_5_think", "glm4moe")
+}
+
+
+@pytest.mark.parametrize("name", RENDERERS)
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_an_execution_that_is_recalled_before_every_call_is_the_same(name, data):
+    """Its prompts, tree, answers and retries, whatever the client does; differences are told shorter.
+
+    The one renders what follows a turn, the other all that there is: each is held against the other.
+    """
+    driven, again = Driven(RENDERERS[name]), Driven(RENDERERS[name])
     conversations = [[user("u")]]
     for _ in range(data.draw(st.integers(1, 6))):
         messages = data.draw(st.sampled_from(conversations))
