@@ -178,7 +178,9 @@ def make_app(
                 Route(f"/x/{{execution}}{prefix}{path}", endpoint, methods=["POST"]),
                 Route(f"/x/{{execution}}/{{role}}{prefix}{path}", endpoint, methods=["POST"]),
             ]
-    return Starlette(lifespan=lifespan, routes=routes)
+    app = Starlette(lifespan=lifespan, routes=routes)
+    app.router.redirect_slashes = False  # it would answer with an address out of the request's own header
+    return app
 
 
 def _plain_routes(executions: Executions, model: str) -> list[Route]:

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 RECORD_ROOM = 16 << 10  # what a call's record holds beside its arrays, at most
 OPENING_TOKENS = 16  # at the end of a prompt, enough to see whether it opens a think block
-TURN_BYTES = 1500  # of memory, about: a turn and its place, beside its ids
-MESSAGE_BYTES = 300  # of memory, about: a message of the path
+TURN_BYTES = 1600  # of memory, about: a turn and its place, beside its ids
+MESSAGE_BYTES = 400  # of memory, about: a message of the path
 
 
 @dataclass(slots=True, eq=False)
@@ -82,6 +82,8 @@ class Execution:
     _matcher: Matcher = field(default_factory=Matcher)
     _lengths: list[int] = field(default_factory=list)
     _messages: int = 0
+    _outputs: int = 0  # bytes of the turns' ids
+    _outstanding: dict[str, tuple[str, str]] = field(default_factory=dict)  # name and arguments, by tool call
 
     # ------------------------------------------------------------------------------- what is asked
     def prompt(self, request: Request, match: Match) -> Prompt:
@@ -101,7 +103,9 @@ class Execution:
         if known is None or turn is None or known[1] >= len(turn.calls) or known[1] in turn.returned:
             return None
         turn.returned.add(known[1])
-        name, arguments = self._parsed(turn, request).calls[known[1]]
+        name, arguments = self._outstanding.pop(message.call_id, ("", ""))
+        if not name:  # of another process, or it was let go of
+            name, arguments = self._parsed(turn, request).calls[known[1]]
         return ToolCalled(
             time_us=now_us,
             group_id=self.identity.group_id,
@@ -128,10 +132,13 @@ class Execution:
         prompt, match = call.prompt, call.match
         turn = None
         if delivered:
-            turn = self._turn(event, output, len(prompt.ids), prompt.thinking, call.request)
+            turn = self._turn(event, output, len(prompt.ids), prompt.thinking)
+            parsed = self._parsed(turn, call.request)
+            _describe(turn, parsed, typed=True)
             turn.body, turn.shape, turn.key = prompt.body, prompt.shape, call.key
             turn.reply = LOST  # until it has gone out
-            answer = self.answer(turn, call.request)
+            answer = self._answer(turn, parsed)
+            self._outstanding |= {c.id: (c.name, c.arguments) for c in answer.calls}
         self._matcher.insert(event.call_id, prompt.ids, output if delivered else EMPTY, prompt.base)
         self._gone_on(event)
         self._lengths.append(len(prompt.ids) + len(output))
@@ -142,6 +149,7 @@ class Execution:
             self._undelivered[match.place, call.role] = event.call_id
             return Recorded(event, None, None)
         self.history.answered(turn)
+        self._outputs += output.nbytes
         self._undelivered.pop((match.place, call.role), None)
         return Recorded(event, turn, answer)
 
@@ -205,19 +213,10 @@ class Execution:
         return "" if parent is None else f"token {shared} differs from call {parent}"
 
     # ------------------------------------------------------------------------------------- turns
-    def _turn(
-        self,
-        event: ModelCalled,
-        output: Ids,
-        prompt_tokens: int,
-        thinking: bool,
-        request: Request | None,
-    ) -> Turn:
-        """The turn that a recorded call is; what is not in its event is left open.
-
-        Without the request, whose tools' schemas type the arguments in some forms, these are left open too.
-        """
-        turn = Turn(
+    @staticmethod
+    def _turn(event: ModelCalled, output: Ids, prompt_tokens: int, thinking: bool) -> Turn:
+        """The turn that a recorded call is; what is not in its event is left open."""
+        return Turn(
             call_id=event.call_id,
             role=event.role,
             place=event.place,
@@ -233,12 +232,6 @@ class Execution:
             key=b"",
             finished_us=event.finished_us,
         )
-        parsed = self._parsed(turn, request)
-        known = request is not None or not self.renderer.form.typed
-        turn.said = digest(parsed.text.strip())
-        turn.thought = None if parsed.reasoning is None else digest(parsed.reasoning.strip())
-        turn.calls = tuple((name, digest(a) if known else b"") for name, a in parsed.calls)
-        return turn
 
     def _parsed(self, turn: Turn, request: Request | None) -> Parsed:
         output = turn.output_ids
@@ -254,7 +247,10 @@ class Execution:
 
     def answer(self, turn: Turn, request: Request) -> Answer:
         """The answer that a turn is, made from what was sampled; the same whenever it is made."""
-        parsed = self._parsed(turn, request)
+        return self._answer(turn, self._parsed(turn, request))
+
+    @staticmethod
+    def _answer(turn: Turn, parsed: Parsed) -> Answer:
         calls = calls_of(turn, parsed.calls)
         return Answer(
             call_id=turn.call_id,
@@ -300,9 +296,11 @@ class Execution:
                 self._undelivered[event.place, event.role] = event.call_id
                 continue
             output, prompt_tokens = ids_from_bytes(event.output_ids), event.shared_len + event.n_context
-            turn = self._turn(event, output, prompt_tokens, self._opens_thinking(event, prompt_tokens), None)
+            turn = self._turn(event, output, prompt_tokens, self._opens_thinking(event, prompt_tokens))
+            _describe(turn, self._parsed(turn, None), typed=not self.renderer.form.typed)
             turn.returned = {k for k, name in enumerate(turn.ids) if name in recalled.returned}
             self.history.answered(turn)
+            self._outputs += output.nbytes
             self._undelivered.pop((event.place, event.role), None)
             self._gone_on(event)
         self.calls = kept[-1].call_id + 1
@@ -324,9 +322,18 @@ class Execution:
     @property
     def nbytes(self) -> int:
         """Of memory, about."""
-        turns = self.history.turns
-        outputs = sum(t.output_ids.nbytes for t in turns.values())
-        return self._matcher.nbytes + outputs + TURN_BYTES * len(turns) + MESSAGE_BYTES * self._messages
+        turns, messages = TURN_BYTES * len(self.history.turns), MESSAGE_BYTES * self._messages
+        return self._matcher.nbytes + self._outputs + turns + messages
+
+
+def _describe(turn: Turn, parsed: Parsed, *, typed: bool) -> None:
+    """What tells whether a message is this turn.
+
+    Without its request's tools, whose schemas type the arguments in some forms (not `typed`), these are open.
+    """
+    turn.said = digest(parsed.text.strip())
+    turn.thought = None if parsed.reasoning is None else digest(parsed.reasoning.strip())
+    turn.calls = tuple((name, digest(a) if typed else b"") for name, a in parsed.calls)
 
 
 def _as_kept(event: ModelCalled, undelivered: Set[int]) -> ModelCalled:

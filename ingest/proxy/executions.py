@@ -41,6 +41,7 @@ class Executions:
     _wanted: dict[str, tuple[Identity, asyncio.Future[Execution]]] = field(default_factory=dict)
     _recalling: asyncio.Task[None] | None = None
     _bytes: dict[str, int] = field(default_factory=dict)
+    _bytes_all: int = 0
 
     def __post_init__(self) -> None:
         self.known = known(self.log)
@@ -129,8 +130,12 @@ class Executions:
 
     def grown(self, execution: Execution) -> None:
         """A call of it ended: where all together are too large, let go of what is idle the longest."""
-        self._bytes[execution.identity.execution_id] = execution.nbytes
-        left = sum(self._bytes.values()) - self.limits.state_bytes_max
+        name, nbytes = execution.identity.execution_id, execution.nbytes
+        if self.open.get(name) is not execution:
+            return
+        self._bytes_all += nbytes - self._bytes.get(name, 0)
+        self._bytes[name] = nbytes
+        left = self._bytes_all - self.limits.state_bytes_max
         if left <= 0:
             return
         idle = (e for e in self.open.values() if e.idle)
@@ -138,8 +143,13 @@ class Executions:
             if left <= 0:
                 return
             name = other.identity.execution_id
-            left -= self._bytes.pop(name, 0)
+            left -= self._forget(name)
             del self.open[name]
+
+    def _forget(self, name: str) -> int:
+        nbytes = self._bytes.pop(name, 0)
+        self._bytes_all -= nbytes
+        return nbytes
 
     async def close(self, identity: Identity) -> int:
         """See `Caller.close`; asked again, it answers the same."""
@@ -154,7 +164,7 @@ class Executions:
         if execution is not None:
             self.closed[name] = await self.caller.close(execution)
             self.open.pop(name, None)
-        self._bytes.pop(name, None)
+        self._forget(name)
         self.known.live.pop(name, None)
         return self.closed.setdefault(name, 0)
 
