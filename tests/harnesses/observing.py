@@ -6,6 +6,7 @@ Found from the engine's own record of token ids and from the requests on the wir
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,12 +20,16 @@ from ingest.proxy.dialects.chat import Chat
 from ingest.proxy.dialects.dialect import Dialect
 from ingest.proxy.dialects.responses import Responses
 from ingest.proxy.neutral import Message, Request
+from lake.layout import Run
 from lake.query import open_lake
 from tests.harnesses.frame import Outcome, Wire
 from tests.harnesses.scenario import Line
 
 DIALECTS: dict[str, Dialect] = {"completions": Chat(), "responses": Responses(), "messages": Anthropic()}
 """By the end of a request's path: an SDK speaks several."""
+
+
+Tables = dict[str, list[dict[str, Any]]]
 
 
 def common(a: Ids, b: Ids) -> int:
@@ -65,7 +70,7 @@ class Seen:
 
     outcome: Outcome
     turns: list[Turn]
-    tables: dict[str, list[dict[str, Any]]]
+    tables: Tables
     violations: dict[str, int]
     faults: list[str] = field(default_factory=list)
     joined: int = 0
@@ -81,12 +86,11 @@ class Seen:
         return next((t for t in self.turns if t.line.label == label), None)
 
 
-def _tables(outcome: Outcome) -> tuple[dict[str, list[dict[str, Any]]], dict[str, int]]:
-    with closing(open_lake(str(outcome.run.path))) as lake:
+def _tables(run: Run) -> tuple[Tables, dict[str, int]]:
+    """The tables that are looked at, and the audits with rows."""
+    with closing(open_lake(str(run.path))) as lake:
         names = ("calls", "nodes", "trees", "event_tools", "weights")
         tables = {name: lake.arrow(name).to_pylist() for name in names}
-        mine = f"e-{outcome.name}"
-        tables = {name: [r for r in rows if r["execution_id"] == mine] for name, rows in tables.items()}
         return tables, {name: rows.num_rows for name, rows in lake.audit().items() if rows.num_rows}
 
 
@@ -106,10 +110,18 @@ def _whole_by_call(nodes: list[dict[str, Any]], trees: list[dict[str, Any]]) -> 
     return found
 
 
-def observe(outcome: Outcome) -> Seen:
-    """Put a run's records together.  What does not fit together is in `faults`."""
-    tables, violations = _tables(outcome)
-    seen = Seen(outcome, [], tables, violations)
+def observe(outcomes: Mapping[str, Outcome]) -> dict[str, Seen]:
+    """Put the records of a client's runs together.  What does not fit together is in `faults`."""
+    tables, violations = _tables(next(iter(outcomes.values())).run)
+    seen = {}
+    for name, outcome in outcomes.items():
+        mine = {t: [r for r in rows if r["execution_id"] == f"e-{name}"] for t, rows in tables.items()}
+        seen[name] = _observe(Seen(outcome, [], mine, violations))
+    return seen
+
+
+def _observe(seen: Seen) -> Seen:
+    outcome, tables = seen.outcome, seen.tables
     kept = _whole_by_call(tables["nodes"], tables["trees"])
     rows = {r["call_id"]: r for r in tables["calls"]}
     for role, line, asked in outcome.asked:

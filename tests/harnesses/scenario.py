@@ -60,6 +60,12 @@ class Line:
         )
         return thought + self.text + calls
 
+    @property
+    def shown(self) -> str:
+        """Its text as a client gets it: without a cut call, and without the line breaks around calls."""
+        text = self.text.partition("\n<tool_call>")[0]
+        return text.strip("\n") if self.calls else text
+
     def say(self, attempt: int) -> Say:
         """For the engine, at its `attempt`-th try."""
         fault = self.faults[attempt] if attempt < len(self.faults) else ""

@@ -1,0 +1,50 @@
+"""Run the clients and make the table.
+
+python -m tests.harnesses                               all of them, and say what does not hold
+python -m tests.harnesses codex pi                      some
+python -m tests.harnesses --write docs/harnesses.md     all, and make the page of it
+HEADRACE_SLOW_ENGINE_S=650 python -m tests.harnesses    with an engine that is silent for so long, too
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.harnesses.checking import check
+from tests.harnesses.clients import NAMES, conform, load
+from tests.harnesses.table import page
+
+
+def main() -> None:
+    """Exit status 1 where something does not hold."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
+    parser.add_argument("--write", type=Path, metavar="FILE", help="the page to make of the runs")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.names) - set(NAMES):
+        parser.error(f"no client {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+    done, bad = {}, 0
+    for name in arguments.names or NAMES:
+        began = time.monotonic()
+        client = load(name)
+        with tempfile.TemporaryDirectory(prefix="headrace-harness-") as folder:
+            runs = asyncio.run(conform(client, Path(folder)))
+        faults = [f"{run}: {fault}" for run, seen in runs.items() for fault in check(seen)]
+        calls = sum(len(seen.turns) for seen in runs.values())
+        print(f"{name}: {len(runs)} runs, {calls} calls, {time.monotonic() - began:.0f} s", flush=True)
+        for fault in faults:
+            print(f"  {fault}", flush=True)
+        bad += len(faults)
+        done[name] = (client, runs)
+    if arguments.write:
+        arguments.write.write_text(page(done))
+    sys.exit(1 if bad else 0)
+
+
+if __name__ == "__main__":
+    main()
