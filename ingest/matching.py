@@ -133,11 +133,6 @@ class _Tree:
                 return
             self._grow(lacking)
 
-    def is_shared(self, number: int, depth: int) -> bool:
-        """Whether a call is the parent of one that shares more than `depth` tokens."""
-        later = self.calls[number + 1 : self.size]
-        return bool(((later[:, kernels.PARENT] == number) & (later[:, kernels.SHARED] > depth)).any())
-
     def _grow(self, lacking: int) -> None:
         """Make room for one more call of so many tokens."""
         tokens, calls, edges = (int(n) for n in self.counts)
@@ -249,21 +244,6 @@ class Matcher:
         """Tokens of the call's whole kept sequence."""
         row = self._tree.calls[self._numbers[call_id]]
         return int(row[kernels.SHARED] + row[kernels.LENGTH])
-
-    def retract(self, call_id: int, input_len: int) -> None:
-        """Take back a call's output: its answer did not reach the harness after all.
-
-        Where a later call has come to share a part of it, it stays.  The tree is planted again, which
-        is linear in everything kept: it happens when a connection breaks within one reply.
-        """
-        number, old = self._numbers[call_id], self._tree
-        if old.is_shared(number, input_len):
-            return
-        row = old.calls[number]
-        row[kernels.LENGTH] = input_len - row[kernels.SHARED]
-        self._tree = _Tree(len(old.tokens), old.size)
-        for parent, shared, base, length, _ in old.calls[: old.size].tolist():
-            self._tree.insert(old.tokens[base : base + length], EMPTY, shared, (parent, shared))
 
     def whole(self, call_id: int) -> Ids:
         """The call's whole kept sequence, put together again from what each call added."""

@@ -84,35 +84,6 @@ def test_same_as_a_naive_trie_and_every_call_reconstructs(calls):
         assert matcher.whole(call_id).tolist() == input_ids + (output_ids if delivered else [])
 
 
-@settings(max_examples=300, deadline=None)
-@given(histories(), st.integers(0, 13), tokens)
-def test_a_retracted_output_is_as_if_it_had_never_been_inserted(calls, retracted, probe):
-    """Where no later call had come to share it: the same tree as without the output."""
-    matcher, naive, parents = Matcher(), NaiveTrie(), []
-    retracted %= len(calls)
-    for call_id, (input_ids, output_ids, _, _) in enumerate(calls):
-        parents.append(matcher.insert(call_id, array(input_ids), array(output_ids)))
-    n_input = len(calls[retracted][0])
-    matcher.retract(retracted, n_input)
-    shared = any(parent == retracted and n > n_input for parent, n in parents)
-    for call_id, (input_ids, output_ids, _, _) in enumerate(calls):
-        kept = input_ids + (output_ids if call_id != retracted or shared else [])
-        naive.insert(call_id, kept)
-        assert matcher.whole(call_id).tolist() == kept
-    for input_ids, output_ids, _, _ in calls:
-        for ids in (input_ids + output_ids + probe, input_ids + probe, probe):
-            assert matcher.longest_prefix(array(ids)) == naive.longest_prefix(ids)
-
-
-def test_what_others_share_outlives_a_retraction():
-    matcher = Matcher()
-    matcher.insert(0, array([1, 2]), array([3, 4]))
-    matcher.insert(1, array([1, 2, 3, 9]))
-    matcher.retract(0, 2)
-    assert matcher.whole(1).tolist() == [1, 2, 3, 9]
-    assert matcher.longest_prefix(array([1, 2, 3, 9, 9])) == (1, 4)
-
-
 def test_two_roots_and_an_empty_call():
     matcher = Matcher()
     assert matcher.insert(0, array([]), array([])) == (None, 0)
