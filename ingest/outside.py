@@ -37,6 +37,7 @@ from lake.follow import Follower
 from lake.holding import RunBusy, alone
 from lake.layout import Run
 from lake.log import Log, now_us
+from lake.processes import ask
 from lake.run_processes import address_of
 
 EVALUATOR = "command line"
@@ -210,8 +211,7 @@ def _close(run: Run, known: Known, proxy: str) -> int | None:
     key = sign(read_secret(run), known.group_id, known.execution_id)
     request = urllib.request.Request(url, b"", {"Authorization": f"Bearer {key}"})
     try:
-        with urllib.request.urlopen(request, timeout=CLOSE_S) as answer:
-            return int(json.loads(answer.read())["calls"])
+        return int(json.loads(ask(request, CLOSE_S))["calls"])
     except urllib.error.HTTPError as error:
         raise ProxyRefused(f"{url}: {error.code}: {error.read()[:500].decode(errors='replace')}") from error
     except (urllib.error.URLError, OSError):

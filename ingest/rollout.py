@@ -11,6 +11,7 @@ executions, and their harnesses see one slow call.
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -28,7 +29,7 @@ from lake import run_processes
 from lake.beginning import announce, copy_model, open_folder
 from lake.config import Config, ConfigError
 from lake.follow import Follower
-from lake.holding import only_one
+from lake.holding import RunBusy, alone, only_one
 from lake.layout import Run
 from lake.log import Log, now_us
 from lake.metrics import write_targets
@@ -220,7 +221,9 @@ def drive(path: Path, config: Config, say: Callable[[str], None], watch: Watch) 
     kept = open_folder(run, config)
     engines = config.rollout.engines  # the only setting that may change from one start to the next
     config = msgspec.structs.replace(kept, rollout=msgspec.structs.replace(kept.rollout, engines=engines))
-    with only_one(run), closing(run.open_log(kept)) as log:
+    served = RunBusy(f"a `headrace proxy` serves {run.path}; stop it first")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
+    with only_one(run), alone(run.path / "proxy.lock", served), closing(run.open_log(kept)) as log:
         tasks = keep_tasks(run, config)
         copy_model(
             Path(config.model.weights),

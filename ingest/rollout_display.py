@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import urllib.error
-import urllib.request
 from types import TracebackType
 
 from rich.console import Console, Group
@@ -16,6 +15,7 @@ from ingest.dispatching import group_name, under_way
 from ingest.progress import Known
 from ingest.rollout import Rollout
 from lake.log import now_us
+from lake.processes import ask
 from lake.terminal import cell
 
 OLDEST = 5
@@ -48,8 +48,7 @@ def _scrape(proxy: str) -> dict[str, float] | None:
     from prometheus_client.parser import text_string_to_metric_families
 
     try:
-        with urllib.request.urlopen(f"{proxy}/metrics", timeout=METRICS_S) as answer:
-            text = answer.read().decode()
+        text = ask(f"{proxy}/metrics", METRICS_S).decode()
     except (urllib.error.URLError, OSError):
         return None
     found = {"calls": 0.0, "in": 0.0, "out": 0.0}

@@ -17,6 +17,7 @@ from ingest.commanded import lines_of, program
 from ingest.rollout_tasks import parse_task
 from lake.config import Config, ConfigError, Rollout, override
 from lake.layout import Run
+from lake.processes import ask
 
 CONTEXT_TOKENS = 32_768
 """Where a model's config.json does not say."""
@@ -51,12 +52,11 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
 
 def model_info(engine: str) -> dict[str, Any]:
     """What an engine says of itself.  Raises EngineAway."""
-    request = urllib.request.Request(f"{engine.rstrip('/')}/model_info")
-    if key := os.environ.get(ENGINE_KEY):
-        request.add_header("Authorization", f"Bearer {key}")
+    key = os.environ.get(ENGINE_KEY)
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
-        with urllib.request.urlopen(request, timeout=ENGINE_S) as answer:
-            found = json.loads(answer.read())
+        request = urllib.request.Request(f"{engine.rstrip('/')}/model_info", headers=headers)
+        found = json.loads(ask(request, ENGINE_S))
     except (urllib.error.URLError, OSError, ValueError) as error:
         raise EngineAway(
             f"--engine {engine}: {getattr(error, 'reason', error)}; start it there, or leave --engine out "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import time
 from collections.abc import Callable
@@ -71,7 +72,10 @@ def serve(
     copy_model(Path(config.model.weights), run.weights(0), setting="--model", with_weights=False)
     with (
         closing(run.open_log(config)) as log,
-        alone(run.path / "proxy.lock", RunBusy(f"another `headrace proxy` serves {run.path}; stop it first")),
+        alone(
+            run.path / "proxy.lock",
+            RunBusy(f"another `headrace proxy` or a rollout serves {run.path}; stop it first"),
+        ),
     ):
         announce(log, run, config)
         port = port_for(run, port, host)
@@ -80,6 +84,7 @@ def serve(
         near = LOOPBACK if host in {"0.0.0.0", "localhost"} else f"[{host}]" if ":" in host else host
         process.health = f"http://{near}:{port}/health"
         process.hint = ""
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
         revived, cells = Revived(process), run_processes.Cells(log)
         try:
             process.start()

@@ -37,6 +37,16 @@ class ProcessDied(RuntimeError):
     """A process of the run ended when it must not: which, how, and where its output lies."""
 
 
+def ask(request: str | urllib.request.Request, timeout_s: float) -> bytes:
+    """The body of an answer (2xx); past any HTTP proxy of the environment: all whom we ask are ours.
+
+    Raises urllib.error.HTTPError for another status, URLError or OSError where nobody answers.
+    """
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(request, timeout=timeout_s) as answer:
+        return bytes(answer.read())
+
+
 def free_port() -> int:
     """A port of the loopback that nobody listens on now."""
     with socket.socket() as s:
@@ -100,9 +110,8 @@ class Process:
             if self.code() is not None or time.monotonic() > until:
                 raise self.died()
             try:
-                with urllib.request.urlopen(self.health, timeout=2.0) as answer:
-                    if answer.status == 200:
-                        return
+                ask(self.health, 2.0)
+                return
             except (urllib.error.URLError, OSError):
                 time.sleep(0.05)
 

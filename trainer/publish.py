@@ -18,6 +18,7 @@ from typing import Any
 from lake import failure
 from lake.events import PolicyPublished
 from lake.log import Log, now_us
+from lake.processes import ask
 
 UPDATE_S_MAX = 120.0
 """One update: an engine reads the weights from disk between two decoding steps."""
@@ -35,8 +36,7 @@ def _post(url: str, body: dict[str, Any]) -> tuple[int, str]:
         url, data=json.dumps(body).encode(), headers={"Content-Type": "application/json"}, method="POST"
     )
     try:
-        with urllib.request.urlopen(request, timeout=UPDATE_S_MAX) as answer:
-            return answer.status, answer.read(65536).decode(errors="replace")
+        return 200, ask(request, UPDATE_S_MAX)[:65536].decode(errors="replace")
     except urllib.error.HTTPError as error:
         return error.code, error.read(65536).decode(errors="replace")
 
