@@ -1,7 +1,8 @@
 """What a chat template can be given: found out once by trying, the same for every call of the run.
 
     system messages in the list      as they are | as a user's message at their place | as part of one
-    tool arguments that are no object           as the text they are | as {"arguments": the text}
+    tool arguments                   as an object | as the text they are
+    those that are no object         as the text they are | as {"arguments": the text}
 
 Harnesses put system messages wherever they like (Claude Code: reminders between the turns), and some
 templates refuse all but the first, leave the others out without a word, or bring them to the front, which
@@ -23,11 +24,12 @@ _PARTS = "\n\n"  # between messages that become one
 @dataclass(frozen=True)
 class Folding:
     """`leading`: is a first system message taken; `inside`: is one taken anywhere; `beside`: may two messages
-    of a user stand side by side; `raw`: are tool arguments that are no object taken."""
+    of a user stand side by side; `mapping`: are tool arguments taken as an object, `raw`: as text."""
 
     leading: bool = True
     inside: bool = True
     beside: bool = True
+    mapping: bool = True
     raw: bool = True
 
     def fold(self, messages: Sequence[Fields]) -> list[Fields]:
@@ -85,5 +87,6 @@ def probe(render: Callable[[list[Fields]], str]) -> Folding:
         leading=takes([system, user], [user]),
         inside=takes([user, between, answer, again, last], [user, answer, again]),
         beside=takes([user, again, answer, third], [user, answer, third]),
+        mapping=takes([user, well], [user, called]),
         raw=takes([user, called], [user, well]),
     )

@@ -7,7 +7,7 @@ written inside a user's or a tool's text is text to the tokenizer, never a contr
     MARK "s"        put inside what would otherwise read as a control token
     MARK "t" i MARK "e"      the place of assistant turn i, whose sampled ids stand in for its text
 
-The template renders marked text; `segments` cuts it at the turns, and `encode` takes the marks out.
+The template renders marked text; `pieces` cuts it at the turns, and `encode` takes the marks out.
 """
 
 from __future__ import annotations
@@ -200,11 +200,12 @@ class Renderer:
         return self._escaped(tools) if tools else None
 
     def _arguments(self, arguments: str) -> Any:
-        """As templates take them: a mapping, and the text that is none in one where it must be one."""
-        found = _mapping(arguments)
+        """As the template takes them: a mapping, or text; what is no mapping in one where it must be one."""
+        found = _mapping(arguments) if self._folding.mapping else None
         if isinstance(found, dict):
             return self._escaped(found)
-        return self._escape(arguments) if self._folding.raw else {"arguments": self._escape(arguments)}
+        text = self._escape(arguments)
+        return text if self._folding.raw else {"arguments": text}
 
     def _fields(self, message: Message) -> dict[str, Any]:
         fields: dict[str, Any] = {"role": message.role, "content": self._escape(message.text)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ingest.proxy.neutral import Message
+from ingest.proxy.neutral import Message, ToolCall
 from ingest.proxy.rendering import Renderer, RenderingError
 from tests.support.templates import template
 from tests.support.tiny_model import TEMPLATE, make_tokenizer, write_model_folder
@@ -54,6 +54,18 @@ def test_in_turn_they_are_part_of_a_message():
         "system: S", "", "S2", "user: a", "", "M", "assistant: b", "user: N", "", "c",
     ]  # fmt: skip
     assert lines(IN_TURN + NONE)[:3] == ["user: S", "", "S2"]
+
+
+def test_a_template_that_writes_arguments_as_text_gets_the_text():
+    """DeepSeek's puts strings together; others iterate (case 8)."""
+    source = "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ '[' + c.function.arguments + ']' }}"
+    source += "{% endfor %}{{ m.content }}\n{% endfor %}"
+    for arguments in ('{"a":  1.50}', "no {JSON", ""):
+        call = ToolCall("id", "f", arguments)
+        assert (
+            lines(source, [Message("user", "u"), Message("assistant", "x", None, (call,))])[1]
+            == f"[{arguments}]x"
+        )
 
 
 def test_real_templates_keep_every_message_in_order():
