@@ -60,10 +60,16 @@ class EngineClient:
     """
 
     def __init__(self, url: str, *, api_key: str | None = None, vocab_size: int | None = None) -> None:
+        """Raises ValueError for a key that cannot be sent."""
         self.url, self.vocab_size = url.rstrip("/"), vocab_size
         self._headers = {"Content-Type": "application/json"}
-        if api_key:
-            self._headers["Authorization"] = f"Bearer {api_key}"
+        key = (api_key or "").strip()  # what comes out of a file ends with a new line
+        if not (key.isascii() and key.isprintable()):
+            raise ValueError(
+                f"the API key of {self.url} holds characters that no header can; give it as it is"
+            )
+        if key:
+            self._headers["Authorization"] = f"Bearer {key}"
         self._sessions: dict[int, aiohttp.ClientSession] = {}  # by how many connections they hold at most
 
     async def __aenter__(self) -> Self:

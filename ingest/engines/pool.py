@@ -5,8 +5,9 @@ prompt ids) and the call goes elsewhere.
 
 state    it is so when                             new calls                calls that run there
 ready    `/ready` says 200, or was not asked yet   come here                go on
-paused   `/ready` says 503: it drains or pauses    where no engine is       go on: the engine holds them
-                                                   ready                    or ends them itself
+paused   `/ready` says 503: it drains or pauses    where no engine is       go on: the engine holds or ends
+                                                   ready                    them; after `paused_s_max`
+                                                                            elsewhere, if one is ready
 broken   a call failed here: until a pause is      none                     go on
          over, doubled by each failure without a
          good answer between
@@ -34,7 +35,8 @@ State = Literal["ready", "paused", "broken", "silent"]
 
 @dataclass(frozen=True, kw_only=True)
 class PoolLimits:
-    """`silent_s_max` outlasts four probes without an answer (5 s each), as of an engine that swaps.
+    """`silent_s_max` outlasts four probes without an answer (5 s each), as of an engine that swaps;
+    `paused_s_max` the longest update of weights: who paused the engine may have died before it went on.
 
     `lean_calls`: an execution leaves its engine, and what that holds of its prefixes, where it runs more
     than twice the calls of the least loaded, and so many on top: after a failure all would stay elsewhere.
@@ -42,6 +44,7 @@ class PoolLimits:
 
     probe_s: float = 1.0
     silent_s_max: float = 20.0
+    paused_s_max: float = 300.0
     pause_s_min: float = 0.25
     pause_s_max: float = 10.0
     lean_calls: int = 8
@@ -58,7 +61,7 @@ class Health:
     failures: int = 0  # since the last good answer
     reason: str = ""  # of the last failure
     closed_until: float = -math.inf
-    silent_since: float = math.inf
+    said_since: float = math.inf
     _failed_at: float = -math.inf
 
     def state(self, now: float) -> State:
@@ -67,8 +70,8 @@ class Health:
         return self.said
 
     def probed(self, said: Standing, now: float) -> None:
-        self.said = said
-        self.silent_since = min(self.silent_since, now) if said == "silent" else math.inf
+        if said != self.said:
+            self.said, self.said_since = said, now
 
     def failed(self, began: float, now: float, reason: str) -> None:
         """A call that began at `began` failed.  Calls that one fault took along count as one failure."""
@@ -84,9 +87,12 @@ class Health:
         self.failures = 0
         self.closed_until = -math.inf
 
-    def lost(self, now: float) -> bool:
-        """Whether calls that run there are to be given up."""
-        return now - self.silent_since > self.limits.silent_s_max
+    def lost(self, now: float, elsewhere: bool) -> bool:
+        """Whether calls that run there are to be given up.  `elsewhere`: another engine is ready."""
+        waited = now - self.said_since
+        if self.said == "paused":
+            return elsewhere and waited > self.limits.paused_s_max
+        return self.said == "silent" and waited > self.limits.silent_s_max
 
     def words(self, now: float) -> str:
         state = self.state(now)
@@ -167,7 +173,7 @@ class EnginePool:
         if generation.finish_reason != "abort":
             health.succeeded()
         elif not asked_for:
-            health.said = "paused"  # until the next probe: whoever pauses an engine may end its calls so
+            health.probed("paused", loop.time())  # till the next probe: a pause may end calls so
         return generation
 
     def _member(self, affinity: str, now: float) -> _Member:
@@ -187,7 +193,9 @@ class EnginePool:
         loop = asyncio.get_running_loop()
         while True:
             member.health.probed(await member.client.standing(), loop.time())
-            if member.health.lost(loop.time()):
+            now = loop.time()
+            elsewhere = any(m.health.state(now) == "ready" for m in self._members if m is not member)
+            if member.health.lost(now, elsewhere):
                 for attempt in member.attempts:
                     attempt.cancel()
             await asyncio.sleep(self._limits.probe_s)
@@ -208,5 +216,5 @@ class EnginePool:
 def _result(attempt: asyncio.Task[Generation], member: _Member) -> Generation:
     """Raises EngineUnavailable where the probe ended the attempt."""
     if attempt.cancelled():
-        raise EngineUnavailable(f"{member.client.url}: /ready is not answered any more")
+        raise EngineUnavailable(f"{member.client.url} has been {member.health.said} for too long")
     return attempt.result()

@@ -14,7 +14,7 @@ from ingest.engines.client import EngineClient
 from ingest.engines.pool import EnginePool, Health, PoolLimits, choose
 from ingest.engines.request import ID_MAX, IdTexts, generate_body
 
-LIMITS = PoolLimits(pause_s_min=1.0, pause_s_max=5.0, silent_s_max=20.0, lean_calls=2)
+LIMITS = PoolLimits(pause_s_min=1.0, pause_s_max=5.0, silent_s_max=20.0, paused_s_max=100.0, lean_calls=2)
 
 
 def health(running=0, said="ready") -> Health:
@@ -66,10 +66,20 @@ def test_calls_are_given_up_where_the_engine_stays_silent() -> None:
     engine = health(3)
     engine.probed("silent", 5.0)
     engine.probed("silent", 15.0)
-    assert not engine.lost(25.0)
-    assert engine.lost(25.1)
+    assert not engine.lost(25.0, False)
+    assert engine.lost(25.1, False)
     engine.probed("paused", 25.2)
-    assert not engine.lost(100.0)
+    assert not engine.lost(125.0, True)
+
+
+def test_calls_leave_a_pause_that_does_not_end_where_another_engine_is_ready() -> None:
+    engine = health(3)
+    engine.probed("paused", 5.0)
+    assert not engine.lost(105.0, True)
+    assert engine.lost(105.1, True)
+    assert not engine.lost(9000.0, False)
+    engine.probed("ready", 9000.0)
+    assert not engine.lost(9900.0, True)
 
 
 @given(
@@ -85,6 +95,12 @@ def test_whatever_is_known_a_call_goes_to_the_best_there_is(known, before) -> No
         assert set(states) == {"silent"}
     else:
         assert states[place] == ("ready" if "ready" in states else "paused")
+
+
+def test_a_key_that_cannot_stand_in_a_header_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="API key of http://a:1"):
+        EngineClient("http://a:1", api_key="sk\nx")
+    assert EngineClient("http://a:1", api_key="sk-1\n")._headers["Authorization"] == "Bearer sk-1"
 
 
 def test_engines_are_given_each_once() -> None:
