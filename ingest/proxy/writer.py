@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -90,9 +91,11 @@ class EventWriter:
             self._room.notify_all()
 
     async def _run(self) -> None:
+        loop, written = asyncio.get_running_loop(), -math.inf
         while True:
             batch = [await self._queue.get()]
-            await asyncio.sleep(self._collect_s)
+            # A first event goes at once; those that come while it is written are the next transaction.
+            await asyncio.sleep(max(0.0, written + self._collect_s - loop.time()))
             size = batch[0].size
             while len(batch) < self._batch_max and size < self._batch_bytes_max and not self._queue.empty():
                 batch.append(self._queue.get_nowait())
@@ -100,6 +103,7 @@ class EventWriter:
             try:
                 await self._write(batch)
             finally:
+                written = loop.time()
                 await self._give(batch)
                 for _ in batch:
                     self._queue.task_done()

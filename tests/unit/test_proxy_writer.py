@@ -37,6 +37,30 @@ async def test_many_at_once_are_few_batches_in_order(log):
     assert len(batches) <= 20
 
 
+async def test_a_first_event_goes_at_once_and_what_comes_meanwhile_goes_together(log):
+    """Nothing is waited for in a quiet time: with an hour to collect, the first is written all the same."""
+    append, batches, held = log.append, [], threading.Event()
+
+    def slow(events):
+        batches.append(len(events))
+        held.wait()
+        return append(events)
+
+    log.append = slow
+    writer = EventWriter(log, collect_s=3600.0)
+    writer.start()
+    first = asyncio.create_task(writer.append(launched(0)))
+    while not batches:
+        await asyncio.sleep(0)
+    writer._collect_s = 0.0
+    rest = [asyncio.create_task(writer.append(launched(k))) for k in range(1, 11)]
+    await asyncio.sleep(0)
+    held.set()
+    await asyncio.gather(first, *rest)
+    assert batches == [1, 10]
+    await writer.stop()
+
+
 async def test_a_bad_event_takes_no_other_along(log):
     writer = EventWriter(log)
     writer.start()
