@@ -203,6 +203,9 @@ class ProxyMetrics:
         )
         self._tokens_in, self._tokens_out = self._tokens.labels("in"), self._tokens.labels("out")
         self.undelivered = _counter("proxy_undelivered_total", "Answers that reached no client.")
+        self._engines = _counter(
+            "proxy_engine_failures_total", "Attempts that an engine failed; their calls went on.", "engine"
+        )
 
     @cache  # noqa: B019  one object a process
     def _of_role(self, role: str, outcome: str) -> tuple[Counter, Histogram]:
@@ -237,6 +240,10 @@ class ProxyMetrics:
             self.ended(role, outcome, seconds)
             if outcome == "answered":
                 self.added_seconds.observe(max(0.0, seconds - engine.seconds))
+
+    def engine_failed(self, url: str) -> None:
+        """An attempt failed there: the engine was not reached, died, answered a 5xx, hung."""
+        self._engines.labels(url).inc()
 
     def tokens(self, prompt: int, output: int) -> None:
         self._tokens_in.inc(prompt)

@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.engines.client import EngineClient, EngineUnavailable, Generation, Standing
+from lake.metrics import proxy_metrics
 
 State = Literal["ready", "paused", "broken", "silent"]
 
@@ -164,6 +165,7 @@ class EnginePool:
             generation = _result(attempt, member)
         except EngineUnavailable as error:
             health.failed(began, loop.time(), str(error))
+            proxy_metrics().engine_failed(member.client.url)
             raise
         finally:
             attempt.cancel()

@@ -196,7 +196,7 @@ async def test_an_engine_drains_and_the_other_answers(proxy, engines, dialect, s
 
 @in_all_dialects
 async def test_an_engine_that_hangs_is_left_for_another(proxy, engines, dialect, monkeypatch):
-    monkeypatch.setattr("ingest.engines.client.PROBE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("ingest.engines.client.PROBE_TIMEOUT_S", 0.5)
     engines.says = [Say("never", fault="hang")]
     call = asyncio.create_task(ask(proxy, dialect, True))
     await until(lambda: engines.asked)

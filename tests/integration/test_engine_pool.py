@@ -10,11 +10,12 @@ from tokenizers import Tokenizer
 
 from ingest.engines.client import EngineClient, EngineUnavailable, new_rid
 from ingest.engines.pool import EnginePool, PoolLimits
+from lake.metrics import REGISTRY
 from tests.support.running_proxy import until
 from tests.support.scripted_engine import POINTS, Say, ScriptedEngine
 from tests.support.tiny_model import write_model_folder
 
-LIMITS = PoolLimits(probe_s=0.02, silent_s_max=0.2, pause_s_min=0.1, pause_s_max=0.2)
+LIMITS = PoolLimits(probe_s=0.02, silent_s_max=0.1, pause_s_min=0.1, pause_s_max=0.2)
 
 
 class Engines:
@@ -41,7 +42,7 @@ class Engines:
 
 @pytest.fixture
 async def two(tmp_path, monkeypatch):
-    monkeypatch.setattr("ingest.engines.client.PROBE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("ingest.engines.client.PROBE_TIMEOUT_S", 1.5)  # a busy machine is not silent
     model = write_model_folder(tmp_path / "m")
     two = Engines(Tokenizer.from_file(str(model / "tokenizer.json")))
     async with two.engines[0], two.engines[1]:
@@ -61,15 +62,21 @@ async def test_an_execution_stays_and_others_are_shared_out(two):
     assert [(await two.ask(f"e-{k}")).engine for k in range(6)] == first
 
 
+def failures_at(url: str) -> float:
+    return REGISTRY.get_sample_value("headrace_proxy_engine_failures_total", {"engine": url}) or 0.0
+
+
 @pytest.mark.parametrize("fault", ["500", "drop", *POINTS])
 async def test_after_a_failure_elsewhere(two, fault):
     home = (await two.ask("e")).engine
     k = [engine.url for engine in two.engines].index(home)
     two.says[k].fault = fault
+    failures = failures_at(home)
     with pytest.raises(EngineUnavailable):
         await two.ask("e")
     assert (await two.ask("e")).engine == two.engines[1 - k].url
     assert len(two.engines[k].asked) == 2
+    assert failures_at(home) == failures + 1
 
 
 @pytest.mark.parametrize("status", [503, 0])
