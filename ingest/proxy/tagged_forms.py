@@ -18,6 +18,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from ingest.proxy.call_forms import Call, Schemas
@@ -79,13 +80,19 @@ def typed(text: str, types: set[str]) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
+@lru_cache(maxsize=1)
+def _last(text: str, tag: str) -> int:
+    """Where a tag stands last; looked for once in a text, however many calls it holds."""
+    return text.rfind(tag)
+
+
 @dataclass(eq=False)
 class Tagged:
     """One way of writing tags, as regular expressions.
 
     `opening` has a group `name`, `key` a group `key` and ends where the value begins; `ended` is the end of
-    a value (group `next`: what follows one whose tag, `ending`, is missing), `shut` of a call, `close` of a
-    malformed one; `begun` is as in Form.
+    a value (group `next`: what follows one whose tag, `ending`, is missing; `broken`: another call begins),
+    `shut` of a call, `close` of a malformed one; `begun` is as in Form.
     """
 
     name: str
@@ -145,7 +152,13 @@ class Tagged:
 
         Its closing tag may be missing before a key of this tool that is not given yet, or the call's end.
         """
-        for end in self.ended.finditer(text, key.end()):
+        stop = len(text)
+        if _last(text, self.ending) < key.end():  # no value is closed any more: not beyond this call
+            close = self.close.search(text, key.end())
+            stop = close.end() if close else stop
+        for end in self.ended.finditer(text, key.end(), stop):
+            if end.lastgroup == "broken":
+                return None
             if end.lastgroup != "next":
                 return end.start(), end.end()
             following = self.key.match(text, end.start())
@@ -162,6 +175,7 @@ XML = Tagged(
     ended=re.compile(
         r"\n?</parameter>(?=\s*(?:<parameter=[^>\n]+>|</function>))"
         r"|(?P<next>\n<parameter=[^>\n]+>|\n?</function>\s*</tool_call>)"
+        r"|(?P<broken></tool_call>\s*<tool_call>\s*<function=)"
     ),
     ending="</parameter>",
     shut=re.compile(r"\s*</function>(?:\s*</tool_call>)?"),

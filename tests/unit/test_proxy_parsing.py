@@ -83,6 +83,12 @@ def test_a_call_inside_a_malformed_one_is_not_run():
     assert parse(text, cut=False) == Parsed("", None, (("bash", f'{{"command": {inner}, }}'),))
 
 
+def test_a_broken_tagged_call_leaves_the_good_one_beside_it_alone():
+    good = "<tool_call>\n<function=g>\n<parameter=a>\ny\n</parameter>\n</function>\n</tool_call>"
+    parsed = parse(f"{BROKEN_XML}\n{good}", cut=False, form=FORMS["xml"])
+    assert parsed.calls == (("f", "<parameter=a>\nx"), ("g", '{"a": "y"}'))
+
+
 def test_two_identical_calls_are_two():
     one = call('{"name": "bash", "arguments": {"command": "ls"}}')
     assert parse(one + "\n" + one, cut=False).calls == (("bash", '{"command": "ls"}'),) * 2
@@ -142,14 +148,20 @@ def test_any_text_parses(text, cut, thinking, form):
         assert form in ("xml", "glm") or arguments == "{}" or arguments in text
 
 
+BROKEN_XML = "<tool_call>\n<function=f>\n<parameter=a>\nx</tool_call>"
+BROKEN_GLM = "<tool_call>f<arg_key>a</arg_key><arg_value>x</tool_call>"
+NONSENSE = [
+    "<tool_call>", '\\"', '{"a": ', "<function=f><parameter=a>", "[TOOL_CALLS][{", call("{x"), call(""),
+    BROKEN_XML, f"again {BROKEN_XML}", BROKEN_GLM, f"again {BROKEN_GLM}", "</tool_call><tool_call>",
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("form", sorted(FORMS))
-@pytest.mark.parametrize(
-    "piece", ["<tool_call>", '\\"', "{", '{"a": ', "<function=f><parameter=a>", "[TOOL_CALLS]", call("{x")]
-)
+@pytest.mark.parametrize("piece", NONSENSE)
 def test_long_nonsense_takes_no_longer_than_its_length(form, piece):
     """A policy that repeats itself to the token limit must not hold the proxy; a test's time limit tells."""
     for cut in (False, True):
-        parse(piece * 30_000, cut=cut, form=FORMS[form])
+        parse(piece * 10_000, cut=cut, form=FORMS[form])
 
 
 @given(
