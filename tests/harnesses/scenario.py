@@ -27,9 +27,10 @@ TEXT = "  I look around.\n\n"
 def odd_arguments(before: str = "", *, large: bool = True) -> str:
     """A shell call's arguments: white space, escapes that need none, and a large integer.
 
+    The call takes a moment, so that a call beside it is done before.
     `before` is a member of the client's own.  Not `large` where the client refuses what it does not know.
     """
-    echo = '"command":  "echo h\\u00e9llo \\u4f60 \\ud83d\\ude00 \\/tmp"'
+    echo = '"command":  "sleep 0.3; echo h\\u00e9llo \\u4f60 \\ud83d\\ude00 \\/tmp"'
     members = [before] * bool(before) + [echo] + [f'"large" : {LARGE}'] * large
     return "{\n  " + " ,\n  ".join(members) + "\n}"
 

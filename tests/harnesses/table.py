@@ -13,14 +13,16 @@ from tests.harnesses.observing import Seen, Turn, arguments_changed, came_back, 
 Runs = Mapping[str, Seen]
 """A client's runs by name."""
 
+MARKER = b"__unparsedToolInput"
+"""How Claude Code sends arguments back that are no JSON; the dialect takes them out of it."""
 ROLES = ("main", "sub-agent", "main-summary", "sub-agent-summary", "auxiliary")
 HEAD = """\
 # Harnesses behind the capture proxy
 
 Each client below ran unmodified and headless against the proxy (a scripted policy behind it, a scratch HOME,
-loopback only), and `tests/harnesses/` checked what the lake then held: roles, each tool call and its arguments
-byte for byte, one call a request, and for every call, recomputed from the ids that the engine saw, that its
-prompt begins with prompt and output of the call it goes on after, or branches where the client did not go on.
+loopback only), and `tests/harnesses/` checked what the lake then held: roles, each tool call and its
+arguments byte for byte, one call a request, and for every call, recomputed from the ids that the engine saw:
+its prompt begins with prompt and output of the call it goes on after, or branches where the client did not.
 This page is made from such a run:
 
     python -m tests.harnesses --write docs/harnesses.md
@@ -43,8 +45,8 @@ An engine that fails (it drops the connection, then answers 500) or is silent is
 START = """\
 ## How to start them
 
-The value of `--harness` for `headrace rollout` (and what lies in its HOME, for `--home FOLDER`), or the command
-to start by hand with the environment that `headrace execution new RUN --task ID --env` prints.
+The value of `--harness` for `headrace rollout`, with what lies in its HOME (`--home FOLDER`).  By hand it is
+the same command in the environment that `headrace execution new RUN --task ID --env` prints.
 """
 
 
@@ -155,15 +157,16 @@ def _refused(runs: Runs, label: str) -> str:
         return "turn dropped: a branch"
     (name, arguments), theirs = turn.line.calls[0], message.calls[0]
     changes = arguments_changed(arguments, theirs.arguments)
-    marker = (
-        "replaced by " + ", ".join(f"`{k}`" for k in _keys(theirs.arguments)) if "replaced" in changes else ""
-    )
     told = [f"as a call of `{theirs.name}`"] if theirs.name != name else []
-    told += [marker] if marker else changes or ["byte for byte"]
+    if label == "malformed" and later.wire and MARKER in later.wire.body:
+        told.append(f"inside `{MARKER.decode()}`")
+    elif "replaced" in changes:
+        told.append("replaced by " + ", ".join(f"`{k}`" for k in _keys(theirs.arguments)))
+    else:
+        told += changes or ["byte for byte"]
     results = " ".join(m.text.replace("echo bad", "") for m in results_of(turn, later))
-    told += (
-        ["repaired and run"] if label == "malformed" and re.search(r"(^|Output: )bad$", results, re.M) else []
-    )
+    if label == "malformed" and re.search(r"(^|Output: )bad$", results, re.M):
+        told.append("repaired and run")
     return ", ".join(told)
 
 
@@ -225,7 +228,8 @@ def _one_answer(runs: Runs, name: str) -> str:
     outcome = seen.outcome
     answers = sum(turn.line.label == "answer" for turn in seen.turns)
     requests = len(outcome.calls) - sum(turn.line.label != "answer" for turn in seen.turns)
-    return f"{requests} request, {answers} answer in {outcome.seconds:.0f} s, exit status {outcome.exit}"
+    took = "" if name == "failing" else f" in {outcome.seconds:.0f} s"
+    return f"{requests} request, {answers} answer{took}, exit status {outcome.exit}"
 
 
 # ------------------------------------------------------------------------------- to start

@@ -89,9 +89,9 @@ CLIENT = Client(
         "cut": Flight(lambda: Script(WHO, {"main": CUT}), CUT_TOLD),
         "failing": Flight(lambda: Script(WHO, {"main": FAILING}), ANSWERED),
         "slow": Flight(
-            lambda: Script(WHO, {"main": slow(9.0)}),
+            lambda: Script(WHO, {"main": slow(14.0)}),
             ANSWERED,
-            settings={"environment": {"CLAUDE_STREAM_IDLE_TIMEOUT_MS": "4000"}},
+            settings={"environment": {"CLAUDE_BYTE_STREAM_IDLE_TIMEOUT_MS": "10000"}},
         ),
         "ten-minutes": Flight(
             lambda: Script(WHO, {"main": slow(SLOW_S)}), ANSWERED, settings={"seconds_max": SLOW_S + 120}

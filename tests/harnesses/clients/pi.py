@@ -10,7 +10,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.harnesses.frame import Client, Flight, Place, started, told
-from tests.harnesses.scenario import CUT, EMPTY, Line, Script, by_words, conversation, odd_arguments
+from tests.harnesses.scenario import (
+    ANSWERED,
+    CUT,
+    EMPTY,
+    FAILING,
+    Line,
+    Script,
+    by_words,
+    conversation,
+    odd_arguments,
+)
 
 CLI = "node_modules/@mariozechner/pi-coding-agent/dist/cli.js"
 WHO = by_words(summary=("You are a context summarization assistant",))
@@ -89,6 +99,7 @@ CLIENT = Client(
         "main": Flight(script, MAIN, settings={"context": 12_000, "then": ["Go on."]}),
         "empty": Flight(lambda: Script(WHO, {"main": EMPTY}), (("main", "empty", "restarts"),)),
         "cut": Flight(lambda: Script(WHO, {"main": CUT}), (("main", "cut", "restarts"),)),
+        "failing": Flight(lambda: Script(WHO, {"main": FAILING}), ANSWERED),
     },
     files,
     rollout=ROLLOUT,

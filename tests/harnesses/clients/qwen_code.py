@@ -8,8 +8,10 @@ from typing import Any
 
 from tests.harnesses.frame import Client, Flight, Place, Told, started, told
 from tests.harnesses.scenario import (
+    ANSWERED,
     CUT,
     EMPTY,
+    FAILING,
     SUBTASK,
     Line,
     Script,
@@ -98,6 +100,7 @@ CLIENT = Client(
         "main": Flight(script, MAIN, settings={"compact_at": 0.07}, optional=MEMORY_TOLD),
         "empty": Flight(lambda: Script(WHO, {"main": EMPTY, **MEMORY}), again("empty"), optional=MEMORY_TOLD),
         "cut": Flight(lambda: Script(WHO, {"main": CUT, **MEMORY}), again("cut"), optional=MEMORY_TOLD),
+        "failing": Flight(lambda: Script(WHO, {"main": FAILING, **MEMORY}), ANSWERED, optional=MEMORY_TOLD),
     },
     files,
     rollout=ROLLOUT,
