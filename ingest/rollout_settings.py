@@ -59,8 +59,7 @@ def model_info(engine: str) -> dict[str, Any]:
         found = json.loads(ask(request, ENGINE_S))
     except (urllib.error.URLError, OSError, ValueError) as error:
         raise EngineAway(
-            f"--engine {engine}: {getattr(error, 'reason', error)}; start it there, or leave --engine out "
-            "for the embedded one"
+            f"--engine {engine}: {getattr(error, 'reason', error)}; see that it is up and reached from here"
         ) from error
     return found if isinstance(found, dict) else {}
 

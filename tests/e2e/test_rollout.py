@@ -20,7 +20,7 @@ import pytest
 from lake.events import Event
 from lake.layout import Run
 from lake.processes import free_port
-from tests.support.command import HEADRACE, document, headrace, start
+from tests.support.command import HEADRACE, document, headrace, refused, start
 from tests.support.random_model import make_tiny_model
 from tests.support.running_proxy import read_events
 from tests.support.terminal import terminal
@@ -226,7 +226,10 @@ def test_a_run_of_training_takes_any_harness_too(folder: Path) -> None:
     assert "has 3 tasks, the run hands out 4" in headrace("run", *few, folder=folder, status=2).stderr
 
 
-def test_what_cannot_be_is_refused_before_anything_is_made(folder: Path) -> None:
+def test_what_cannot_be_is_refused_before_anything_is_made(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
     write_model_folder(folder / "model")
     write_tasks(folder, {"prompt": "x"})
     (folder / "bad.jsonl").write_text('{"prompt": "x"}\n{"prompt": }\n')
@@ -245,10 +248,9 @@ def test_what_cannot_be_is_refused_before_anything_is_made(folder: Path) -> None
         (["--harness", "true", *tasks, *model, "--env", "1=2"], "rollout.environment"),
         (["--harness", "true", *tasks, *model, "--set", "group_size=0"], "at least 1"),
     ):
-        assert said in headrace("rollout", "runs/mine", *words, folder=folder, status=2).stderr, words
+        status, sentence = refused("rollout", "runs/mine", *words)
+        assert (status, said in sentence) == (2, True), (words, sentence)
     engine = f"http://127.0.0.1:{free_port()}"
-    said = headrace(
-        "rollout", "runs/mine", "--harness", "true", *tasks, "--engine", engine, folder=folder, status=1
-    )
-    assert f"--engine {engine}" in said.stderr
+    status, sentence = refused("rollout", "runs/mine", "--harness", "true", *tasks, "--engine", engine)
+    assert (status, f"--engine {engine}: " in sentence) == (1, True)
     assert not (folder / "runs").exists()

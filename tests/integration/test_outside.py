@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from lake.processes import free_port
-from tests.support.command import document, headrace, start
+from tests.support.command import document, headrace, refused, start
 from tests.support.tiny_model import write_model_folder
 
 HARNESS = Path(__file__).parents[1] / "support" / "small_harness.py"
@@ -73,7 +73,7 @@ def close_status(made: dict[str, str], key: str) -> int:
 
 
 @pytest.mark.slow
-def test_executions_of_others_reach_the_lake(tmp_path: Path) -> None:
+def test_executions_of_others_reach_the_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     work = tmp_path / "work"
     work.mkdir()
     with scripted_engine(tmp_path) as engine:
@@ -124,13 +124,14 @@ def test_executions_of_others_reach_the_lake(tmp_path: Path) -> None:
         ready = document("sql", "runs/mine", "select group_id, state from groups order by 1", folder=tmp_path)
         assert {r["group_id"]: r["state"] for r in ready}["pair"] == "READY"
         assert document("audit", "runs/mine", folder=tmp_path)["rows"] == {}
-        refused(tmp_path, one)
+        monkeypatch.chdir(tmp_path)
+        check_refusals(one)
         with proxy_alone(tmp_path) as (_, later):  # the same engine, and the same port
             assert later["url"] == said["url"]
             assert close_status(one, one["api_key"]) == 200
 
 
-def refused(folder: Path, one: dict[str, str]) -> None:
+def check_refusals(one: dict[str, str]) -> None:
     """What is no use of these commands, and what they say."""
     for words, said in (
         (["new", "runs/mine", "--task", "t", "--group", "pair"], "has its 2 executions"),
@@ -143,20 +144,23 @@ def refused(folder: Path, one: dict[str, str]) -> None:
         (["finish", "runs/mine", one["execution"], "--score", "nan"], "a finite number"),
         (["finish", "runs/mine", one["execution"], "--score", "1", "--status", "crashed"], "has no score"),
     ):
-        assert said in headrace("execution", *words, folder=folder, status=2).stderr
+        status, sentence = refused("execution", *words)
+        assert (status, said in sentence) == (2, True), (words, sentence)
 
 
 @pytest.mark.slow
-def test_a_proxy_alone_says_what_it_lacks(tmp_path: Path) -> None:
+def test_a_proxy_alone_says_what_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     write_model_folder(tmp_path / "model")
     engine = f"http://127.0.0.1:{free_port()}"
     for words, status, said in (
         (["runs/x"], 2, "give --engine"),
-        (["runs/x", "--engine", engine, "--model", "model"], 1, "start it there"),
+        (["runs/x", "--engine", engine, "--model", "model"], 1, "see that it is up"),
         (["runs/x", "--engine", engine, "--model", "nowhere"], 2, "does not exist"),
-        (["runs/x", "--engine", engine, "--port", "0"], 2, "--port"),
+        (["runs/x", "--engine", engine, "--port", "0"], 2, "not in the range"),
     ):
-        assert said in headrace("proxy", *words, folder=tmp_path, status=status).stderr
+        found, sentence = refused("proxy", *words)
+        assert (found, said in sentence) == (status, True), (words, sentence)
     assert not (tmp_path / "runs").exists()
     with scripted_engine(tmp_path / "e") as url:
         words = ("--engine", url, "--model", "model", "--host", "0.0.0.0")

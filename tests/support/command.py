@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from headrace import _explain, cli
+
 HEADRACE = Path(sys.executable).with_name("headrace")
 
 SHORT = ("--set", "steps=9", "--set", "model.warmup_steps=40", "--set", "group_size=4")
@@ -38,6 +40,15 @@ def headrace(
     done = subprocess.CompletedProcess(arguments, process.returncode, out, err)
     assert process.returncode == status, f"headrace {' '.join(arguments)}: {process.returncode}\n{out}\n{err}"
     return done
+
+
+def refused(*arguments: str) -> tuple[int, str]:
+    """Exit status and sentence of a command that cannot be, in this process: there is nothing to wait for."""
+    try:
+        cli.main(list(arguments), prog_name="headrace", standalone_mode=False)
+    except (Exception, SystemExit) as error:
+        return _explain(error), str(error)
+    raise AssertionError(f"headrace {' '.join(arguments)} was not refused")
 
 
 def document(*arguments: str, folder: Path, status: int = 0) -> Any:
