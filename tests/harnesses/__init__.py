@@ -7,6 +7,7 @@ scenario.py      what the policy says, by role, and who is speaking
 observing.py     what a client did with the answers: continued, branched, sent back changed
 table.py         docs/harnesses.md, made from the runs
 clients/         one module a client
+conforming.py    a client as a test
 
     python -m tests.harnesses [NAME...] --write docs/harnesses.md
 """

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from tests.harnesses.clients import load
 from tests.harnesses.frame import Client
 from tests.harnesses.install import PACKAGES
 from tests.harnesses.observing import Seen, Turn, arguments_changed, came_back, results_of, text_changed
@@ -50,24 +51,28 @@ the same command in the environment that `headrace execution new RUN --task ID -
 """
 
 
-def page(clients: Mapping[str, tuple[Client, Runs]]) -> str:
-    """The whole page, in Markdown."""
-    parts = [HEAD, RAN, _table(_ran(c, runs) for c, runs in clients.values())]
-    parts += [BACK, _table(_back(c, runs) for c, runs in clients.values())]
-    parts += [DOES, _table(_does(c, runs) for c, runs in clients.values()), START]
-    parts += [_start(client) for client, _ in clients.values() if client.rollout]
-    return "\n".join(parts)
+def page(clients: Mapping[str, tuple[Client, Runs]], before: str = "") -> str:
+    """The whole page, in Markdown.  Clients that did not run keep their rows of the page `before`."""
+    shown = [name for name in PACKAGES if name in clients or _rows_of(name, before)]
+    tables = []
+    for k, row_of in enumerate((_ran, _back, _does)):
+        rows = {name: row_of(*clients[name]) for name in clients}
+        columns = list(next(iter(rows.values())))
+        lines = [_line(columns), _line(["---"] * len(columns))]
+        lines += [_line(rows[name].values()) if name in rows else _rows_of(name, before)[k] for name in shown]
+        tables.append("\n".join(lines) + "\n")
+    parts = [HEAD, RAN, tables[0], BACK, tables[1], DOES, tables[2], START]
+    return "\n".join(parts + [_start(client) for client in map(load, shown) if client.rollout])
 
 
-def _table(rows: Iterable[Mapping[str, str]]) -> str:
-    listed = list(rows)
-    columns = list(listed[0])
-    lines = [
-        columns,
-        ["---"] * len(columns),
-        *([row[c].replace("|", "\\|") for c in columns] for row in listed),
-    ]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+def _line(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _rows_of(name: str, before: str) -> list[str]:
+    """A client's rows of an earlier page, one a table."""
+    rows = [line for line in before.splitlines() if line.startswith(f"| {name} ")]
+    return rows if len(rows) == 3 else []
 
 
 def _turns(runs: Runs) -> Iterator[tuple[Seen, Turn]]:
