@@ -1,9 +1,10 @@
 """Run the clients and make the table.
 
-python -m tests.harnesses                               all of them, and say what does not hold
-python -m tests.harnesses codex pi                      some
-python -m tests.harnesses --write docs/harnesses.md     all, and make the page of it
-HEADRACE_SLOW_ENGINE_S=650 python -m tests.harnesses    with an engine that is silent for so long, too
+Without names: all clients.  With --write the page is made of the run; clients that did not run keep their
+rows.  With HEADRACE_SLOW_ENGINE_S=650 there are runs with an engine that is silent for so long.
+
+    python -m tests.harnesses --write docs/harnesses.md
+    HEADRACE_SLOW_ENGINE_S=650 python -m tests.harnesses codex claude-code --write docs/harnesses.md
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def main() -> None:
         bad += len(faults)
         done[name] = (client, runs)
     if arguments.write:
-        arguments.write.write_text(page(done))
+        before = arguments.write.read_text() if arguments.write.is_file() else ""
+        arguments.write.write_text(page(done, before))
     sys.exit(1 if bad else 0)
 
 
