@@ -260,7 +260,10 @@ class Llama:
 
 KIMI = Framed(
     "kimi",
-    opening=r"<\|tool_call_begin\|>\s*(?:functions\.)?(?P<name>[^\s:<]+)(?::\d+)?\s*<\|tool_call_argument_begin\|>",
+    opening=(
+        r"<\|tool_call_begin\|>\s*(?:functions\.)?(?P<name>[^\s:<]+)(?::\d+)?\s*"
+        r"<\|tool_call_argument_begin\|>"
+    ),
     begun=r"<\|tool_call(?:s_section)?_begin\|>",
     end=r"<\|tool_call_end\|>",
     around=r"<\|tool_calls_section_begin\|>|<\|tool_calls_section_end\|>",
