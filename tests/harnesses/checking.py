@@ -16,7 +16,7 @@ def check(seen: Seen) -> list[str]:
         )
     faults += [f"the audit {name} has {n} rows" for name, n in seen.violations.items()]
     faults += _once(seen) + _roles(seen) + _tree(seen) + _tools(seen) + _expected(seen)
-    return faults
+    return faults + outcome.client.also(seen)
 
 
 def _once(seen: Seen) -> list[str]:

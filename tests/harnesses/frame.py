@@ -96,6 +96,8 @@ class Client:
     version: str = ""
     git: bool = True
     seconds_max: float = HARNESS_S
+    also: Callable[[Any], list[str]] = lambda _: []
+    """What must hold of this client's runs only: observed run -> what does not."""
 
 
 def started(line: str, place: Place, *program: str) -> list[str]:
