@@ -148,7 +148,7 @@ def _with_wires(outcome: Outcome, seen: Seen) -> None:
 
     A client that sends the same request while it runs joins the call (pi asks for a summary twice at once).
     """
-    seen.faults += [f"{w.path} got {w.status}" for w in outcome.calls if w.status != 200]
+    seen.faults += [f"{w.path} got {w.status}" for w in outcome.wires if w.status != 200]
     asked: list[tuple[Wire, Request]] = []
     for wire in outcome.calls:
         request = DIALECTS[wire.path.rsplit("/", 1)[1]].parse(wire.body, wire.headers)

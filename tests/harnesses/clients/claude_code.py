@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from tests.harnesses.frame import Client, Flight, Place, started, told
@@ -27,7 +28,8 @@ ROLLOUT = "claude -p {prompt} --output-format json --dangerously-skip-permission
 COMPACTION = {"CLAUDE_CODE_AUTO_COMPACT_WINDOW": "200000", "CLAUDE_AUTOCOMPACT_PCT_OVERRIDE": "25"}
 
 
-def command(place: Place, _: Mapping[str, Any]) -> list[str]:
+def command(place: Place, settings: Mapping[str, Any]) -> list[str]:
+    place = replace(place, task=settings.get("prompt", place.task))
     return started(ROLLOUT, place, str(place.installed / BINARY))
 
 
@@ -87,6 +89,14 @@ CLIENT = Client(
         "main": Flight(script, MAIN, settings={"environment": COMPACTION}),
         "empty": Flight(lambda: Script(WHO, {"main": EMPTY}), EMPTY_TOLD),
         "cut": Flight(lambda: Script(WHO, {"main": CUT}), CUT_TOLD),
+        "counting": Flight(
+            lambda: Script(WHO, {"main": []}),
+            (),
+            settings={
+                "prompt": "/context",
+                "environment": {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": ""},
+            },
+        ),
         "failing": Flight(lambda: Script(WHO, {"main": FAILING}), ANSWERED),
         "slow": Flight(
             lambda: Script(WHO, {"main": slow(14.0)}),
