@@ -53,6 +53,7 @@ class Progress:
     groups: dict[str, GroupDispatched] = field(default_factory=dict)
     ready: set[str] = field(default_factory=set)
     executions: dict[str, Known] = field(default_factory=dict)
+    _of: dict[str, list[Known]] = field(default_factory=dict)  # by group, once launched
 
     def apply(self, event: Event) -> None:
         """Take in one event; those of other types change nothing."""
@@ -63,8 +64,10 @@ class Progress:
                 self.ready.add(event.group_id)
             case ExecutionLaunched():
                 known = self._known(event.execution_id)
-                known.group_id, known.index, known.attempt = event.group_id, event.index, event.attempt
-                known.launched_us = known.launched_us or event.time_us
+                if not known.launched_us:
+                    known.group_id, known.index, known.attempt = event.group_id, event.index, event.attempt
+                    known.launched_us = event.time_us
+                    self._of.setdefault(event.group_id, []).append(known)
             case ExecutionFinished():
                 known = self._known(event.execution_id)
                 if not known.status:
@@ -82,8 +85,7 @@ class Progress:
 
     def of(self, group_id: str) -> list[Known]:
         """The executions of a group, by place and attempt."""
-        found = [e for e in self.executions.values() if e.group_id == group_id]
-        return sorted(found, key=lambda e: (e.index, e.attempt))
+        return sorted(self._of.get(group_id, []), key=lambda e: (e.index, e.attempt))
 
     def live(self) -> list[Known]:
         """Launched and not ended, oldest first."""
@@ -92,10 +94,11 @@ class Progress:
 
     def settled(self) -> set[str]:
         """Groups each of whose places is settled: all that the lake still needs is in the log."""
-        places: Counter[str] = Counter()
-        for execution in self.executions.values():
-            places[execution.group_id] += execution.is_settled
-        return {g for g, event in self.groups.items() if places[g] >= event.size}
+        return {
+            name
+            for name, group in self.groups.items()
+            if sum(execution.is_settled for execution in self._of.get(name, [])) >= group.size
+        }
 
     def statuses(self) -> Counter[str]:
         """Ended executions by status."""

@@ -79,6 +79,7 @@ class Rollout:
         self._follower = Follower(log, TOPICS)
         for event in self._follower.catch_up():
             self.progress.apply(event)
+        self.ready_before = frozenset(self.progress.ready)
         self._cells = run_processes.Cells(log)
         self._revived: list[Revived] = []
         self._held_at, self._settled_at = 0.0, 0.0
@@ -117,6 +118,7 @@ class Rollout:
             process.wait_ready()
         self._start(run_processes.runner(self.run, self.proxy_url))
         self._tell_addresses()
+        self.dispatch()
         write_targets(self.run.path, "proxy", [f"127.0.0.1:{self.proxy_port}"])
 
     def _tell_addresses(self) -> None:
@@ -143,8 +145,8 @@ class Rollout:
             self.progress.apply(event)
         if read:
             self._settled_at = time.monotonic()
-        self._look_at_held()
-        self.dispatch()
+        if self._look_at_held() or read:
+            self.dispatch()
         again = [revived.process for revived in self._revived if revived.look(self._say)]
         for process in again:
             self._cells.started(process)
@@ -152,15 +154,16 @@ class Rollout:
             self._tell_addresses()
         return not self.is_done()
 
-    def _look_at_held(self) -> None:
-        """Find the groups that an audit keeps from being ready, where some seem to hang."""
+    def _look_at_held(self) -> bool:
+        """Find the groups that an audit keeps from being ready, where some hang; whether that changed."""
         now = time.monotonic()
         if now - self._settled_at < HELD_AFTER_S or now - self._held_at < HELD_EVERY_S:
-            return
-        self._held_at = now
+            return False
+        self._held_at, before = now, self.held
         if waiting := self.progress.settled() - self.progress.ready:
             found = held_back(self.run)
             self.held = {g: found[g] for g in sorted(waiting & found.keys())}
+        return self.held != before
 
     def stop(self) -> None:
         """Stop cleanly, the last started first: the worker reads the log to its end."""

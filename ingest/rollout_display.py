@@ -82,7 +82,7 @@ class Display:
         self._task = self._bar.add_task("groups", total=None)
         self._live = Live(console=console, refresh_per_second=4, transient=False)
         self._traffic = Traffic()
-        self._told: set[str] = set()
+        self._told: set[str] | None = None
         self._shown_s = 0.0
 
     def __enter__(self) -> Display:
@@ -114,15 +114,19 @@ class Display:
         self._live.update(Group(self._table(rollout), self._bar))
 
     def _lines(self, rollout: Rollout) -> None:
-        progress = rollout.progress
-        for group in sorted(progress.ready - self._told):
+        progress, told = rollout.progress, self._told
+        if told is None:
+            told = self._told = set(rollout.ready_before)
+            if told:
+                self.say(f"{len(told)} of {len(rollout.tasks)} groups are ready already")
+        for group in sorted(progress.ready - told):
+            told.add(group)
             values = [e.score.value for e in progress.of(group) if e.score and e.score.value is not None]
-            ready = f"{len(self._told & progress.ready) + 1} of {len(rollout.tasks)}"
+            ready = f"{len(told & progress.ready)} of {len(rollout.tasks)}"
             self.say(f"{group} is ready ({ready})  scored {len(values)}  mean {_mean(values)}")
-            self._told.add(group)
-        for group in sorted(rollout.held.keys() - self._told):
+        for group in sorted(rollout.held.keys() - told):
+            told.add(group)
             self.say(f"{group} is held back: {rollout.held[group]}; see headrace audit {rollout.run.path}")
-            self._told.add(group)
 
     def _table(self, rollout: Rollout) -> Table:
         progress, traffic = rollout.progress, self._traffic.look(rollout.proxy_url)
