@@ -70,8 +70,8 @@ async def _serve(arguments: argparse.Namespace) -> None:
     renderer = Renderer.load(run.weights(0), parser=settings.parser, chat_template=settings.chat_template)
     if renderer.form.name == "none":
         print(
-            "warning: the chat template shows no form of tool calls that is known, so calls stay text; name one "
-            "by the setting proxy.parser",
+            "warning: the chat template shows no form of tool calls that is known, so calls stay text; "
+            "name one by the setting proxy.parser",
             file=sys.stderr,
         )
     key, size = os.environ.get(ENGINE_KEY), renderer.vocab_size
