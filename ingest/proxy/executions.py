@@ -75,7 +75,9 @@ class Executions:
         name = identity.execution_id
         if name in self.closed or name in self.known.finished:
             raise Rejected(409, "execution_closed", f"execution {name} is closed; it takes no more calls")
-        execution = self.open.get(name) or await self._opened(identity)
+        execution = self.open.get(name)
+        if execution is None:  # while this one waited, it may have been let go of, and made again
+            execution = self.open.setdefault(name, await self._opened(identity))
         if execution.failed:
             raise Rejected(503, "log_unavailable", execution.failed)
         if execution.closing:
@@ -113,9 +115,9 @@ class Executions:
             try:
                 found = await asyncio.to_thread(recall, self.log, {n: self.known.live[n] for n in wanted})
                 for name, (identity, future) in wanted.items():
-                    self.open[name] = execution = self._new(identity)
+                    execution = self._new(identity)
                     await asyncio.to_thread(_recalled, execution, found.pop(name))
-                    future.set_result(execution)
+                    future.set_result(self.open.setdefault(name, execution))  # whole, and not before
             except Exception as error:
                 sentence = f"the log does not give what it holds of the execution: {error}"
                 for _, future in wanted.values():

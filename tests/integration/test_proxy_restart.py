@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import replace
 
 import pytest
 from tokenizers import Tokenizer
 
+from ingest.proxy import executions
 from ingest.proxy.execution import Recall
 from ingest.proxy.recall import Since, known, recall
 from lake.events import ExecutionFinished, ExecutionLaunched, ReplyUndelivered
@@ -165,6 +167,30 @@ async def test_many_that_come_back_at_once_are_read_in_few_looks(log, model, eng
     assert sum(looks) == len(names)
     assert len(looks) <= 3
     assert sum(c.relation == "extends" for c in read_events(log, "calls")) == len(names)
+
+
+async def test_nobody_goes_on_with_a_state_that_is_half_made(log, model, engine, monkeypatch):
+    launch(log, ("g-1", "e-1"))
+    async with running_proxy(log, model, engine.url) as proxy:
+        await proxy.answer([user("u")])
+    begun, go = threading.Event(), threading.Event()
+
+    def slowly(execution, found, made=executions._recalled):
+        begun.set()
+        go.wait(20)
+        made(execution, found)
+
+    monkeypatch.setattr(executions, "_recalled", slowly)
+    follow = [user("u"), {"role": "assistant", "content": "yes"}]
+    async with running_proxy(log, model, engine.url) as proxy:
+        one = asyncio.create_task(proxy.answer([*follow, user("v")]))
+        await until(begun.is_set)
+        two = asyncio.create_task(proxy.answer([*follow, user("w")]))
+        await asyncio.sleep(0.1)
+        go.set()
+        assert [status for status, _ in await asyncio.gather(one, two)] == [200, 200]
+        calls = proxy.calls()
+    assert [c.relation for c in calls.values()] == ["restarts", "extends", "extends"]
 
 
 def test_what_is_read_begins_with_the_earliest_launch(log):
