@@ -62,7 +62,7 @@ def rollout_command(run: Path, as_json: bool, **given: Any) -> None:
 
     \b
     headrace rollout runs/fix --model models/qwen3 --engine http://127.0.0.1:30000 --tasks tasks.jsonl \\
-        --harness "claude --dangerously-skip-permissions -p -- {prompt}" --scorer "python {here}/score.py {task}"
+        --harness "claude --dangerously-skip-permissions -p -- {prompt}" --scorer "python {here}/score.py"
     headrace rollout runs/fix
     """
     from ingest.rollout import drive, summary
