@@ -1,7 +1,8 @@
 """Any request whatever: no 5xx, no exception, nothing of another execution, the right word for a wrong key.
 
-The application is the real one over a real log; the engine repeats the end of its prompt, so that whatever
-came into a prompt comes out again.  Some executions hold secrets.  HEADRACE_FUZZ=10000 sends so many.
+The application is the real one over a real log, and lets go of states all the time, to make them again from
+the log; the engine repeats the end of its prompt, so that whatever came into a prompt comes out again.  Some
+executions hold secrets.  HEADRACE_FUZZ=10000 sends so many, under each of two chat templates.
 No tool for OpenAPI: the dialects have no schema of ours, and what matters here, bodies that end anywhere,
 keys of others and what stands in other executions, is not a matter of schemas.
 """
@@ -29,16 +30,18 @@ from tests.support.asgi import Got, Sent, living, send
 from tests.support.driven_execution import whole
 from tests.support.fuzzed_requests import BODIES, Fuzzed, fuzzed
 from tests.support.running_proxy import LIMITS, SECRET, read_events
+from tests.support.templates import template
 from tests.support.three_dialects import DIALECTS, PATHS
-from tests.support.tiny_model import write_model_folder
+from tests.support.tiny_model import TEMPLATE, write_model_folder
 
-REQUESTS = int(os.environ.get("HEADRACE_FUZZ", "3000"))
+REQUESTS = int(os.environ.get("HEADRACE_FUZZ", "2000"))
 AT_ONCE = 5
+TEMPLATES = {"small": TEMPLATE, "Qwen3.5": template("qwen3_5_think")}
 BODY_BYTES_MAX = 20_000
 VICTIMS = [f"v-{k}" for k in range(6)]
 NAMES = [*VICTIMS, *(f"a-{k}" for k in range(30))]
 SECRETS = {name: f"{name}:{os.urandom(6).hex()}" for name in VICTIMS}
-LIMITS_HERE = replace(LIMITS, body_bytes_max=BODY_BYTES_MAX, context_tokens=3000)
+LIMITS_HERE = replace(LIMITS, body_bytes_max=BODY_BYTES_MAX, context_tokens=3000, state_bytes_max=300_000)
 
 
 class Echo:
@@ -63,10 +66,10 @@ class Echo:
 class World:
     """The application in a loop of its own, with secrets planted through every dialect."""
 
-    def __init__(self, folder) -> None:
+    def __init__(self, folder, form: str) -> None:
         self.loop = asyncio.new_event_loop()
         self.log = open_log(f"sqlite://{folder}/log.db")
-        model = write_model_folder(folder / "m")
+        model = write_model_folder(folder / "m", TEMPLATES[form])
         self.tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
         engine = Echo(self.tokenizer.token_to_id("<|im_end|>"))
         self.app = make_app(
@@ -89,9 +92,9 @@ class World:
         self.log.close()
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    world = World(tmp_path_factory.mktemp("fuzz"))
+@pytest.fixture(scope="module", params=list(TEMPLATES))
+def world(tmp_path_factory, request):
+    world = World(tmp_path_factory.mktemp("fuzz"), request.param)
     yield world
     world.close()
 
