@@ -189,8 +189,10 @@ async def test_nobody_goes_on_with_a_state_that_is_half_made(log, model, engine,
         await asyncio.sleep(0.1)
         go.set()
         assert [status for status, _ in await asyncio.gather(one, two)] == [200, 200]
-        calls = proxy.calls()
-    assert [c.relation for c in calls.values()] == ["restarts", "extends", "extends"]
+    first, *later = engine.asked
+    whole_first = first.ids + first.output_ids
+    assert [asked.ids[: len(whole_first)] == whole_first for asked in later] == [True, True]
+    assert [c.call_id for c in read_events(log, "calls")] == [0, 1, 2]
 
 
 def test_what_is_read_begins_with_the_earliest_launch(log):
