@@ -35,7 +35,7 @@ def main() -> None:
         client = load(name)
         with tempfile.TemporaryDirectory(prefix="headrace-harness-") as folder:
             runs = asyncio.run(conform(client, Path(folder)))
-        faults = [f"{run}: {fault}" for run, seen in runs.items() for fault in check(seen)]
+            faults = [f"{run}: {fault}" for run, seen in runs.items() for fault in check(seen)]
         calls = sum(len(seen.turns) for seen in runs.values())
         print(f"{name}: {len(runs)} runs, {calls} calls, {time.monotonic() - began:.0f} s", flush=True)
         for fault in faults:

@@ -98,7 +98,7 @@ def _ran(client: Client, runs: Runs) -> dict[str, str]:
     joined = sum(seen.joined for seen in runs.values())
     return {
         "client": _name(client),
-        "dialect": client.dialect,
+        "dialect": ", ".join(dict.fromkeys(t.request.dialect for t in turns if t.request)),
         "streams": _streams(turns),
         "runs": str(len(runs)),
         "calls": str(len(turns)) + (f" (and {joined} joined)" if joined else ""),
