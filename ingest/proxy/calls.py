@@ -116,6 +116,7 @@ class Call:
     waiting: int = 0
     turn: Turn | None = None
     task: asyncio.Future[Answer] = field(init=False)
+    _leaving: asyncio.TimerHandle | None = None
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -127,6 +128,27 @@ class Call:
             "top_k": asked.top_k,
             "new_tokens_max": self.new_tokens_max,
         } | ({"dropped_tokens": self.dropped} if self.dropped else {})
+
+    @property
+    def given_up(self) -> bool:
+        """It will have no answer: it was abandoned before there was one."""
+        return self.gone.done() and self.turn is None
+
+    def join(self) -> None:
+        """One more waits for the answer."""
+        self.waiting += 1
+        if self._leaving:
+            self._leaving.cancel()
+
+    def leave(self, rejoin_s: float) -> None:
+        """One who waited does so no more; who was the last may come back within `rejoin_s` seconds."""
+        self.waiting -= 1
+        if self.waiting or self.task.done():
+            return
+        if rejoin_s:
+            self._leaving = asyncio.get_running_loop().call_later(rejoin_s, self.abandon)
+        else:
+            self.abandon()
 
     def abandon(self) -> None:
         """Nobody waits any more."""
@@ -147,12 +169,13 @@ class Caller:
     def ask(self, execution: Execution, role: str, request: Request) -> Call:
         """The call that answers a request: a running one with the same content, or a new one.
 
-        The caller waits for `call.task` and then says `settle` or `leave`, once.  Raises Rejected.
+        The caller waits for `call.task`, perhaps not to its end, and then says `settle`, once.
+        Raises Rejected.
         """
         match = execution.history.match(request.messages)
         key = request.digest(role, match.place)
-        call = execution.running.get(key)
-        if call is None or call.gone.done():
+        call = next((c for c in execution.running if c.key == key and not c.given_up), None)
+        if call is None:
             if len(execution.running) >= self._limits.calls_per_execution_max:
                 raise Rejected(
                     429,
@@ -161,7 +184,7 @@ class Caller:
                     f"{self._limits.calls_per_execution_max} at most; wait for one to end",
                 )
             call = self._start(execution, role, request, match, key)
-        call.waiting += 1
+        call.join()
         return call
 
     def _start(self, execution: Execution, role: str, request: Request, match: Match, key: bytes) -> Call:
@@ -190,7 +213,7 @@ class Caller:
             return call
         call.task = asyncio.create_task(self._measured(call, began))
         call.task.add_done_callback(_retrieve)
-        execution.running[key] = call
+        execution.running.add(call)
         return call
 
     def _room(self, request: Request, prompt_tokens: int) -> int:
@@ -228,23 +251,20 @@ class Caller:
                 self._metrics.tokens(len(call.prompt.ids), recorded.event.n_output)
             finally:
                 await tools
+            if recorded.answer is None or not call.waiting:
+                self._metrics.undelivered.inc()
             if recorded.answer is None:
-                self._metrics.undelivered.inc()
                 raise _given_up("while the engine answered it")
-            if call.gone.done():
-                self._metrics.undelivered.inc()
-                raise _given_up("while its answer was recorded")
             return recorded.answer
         except (LogError, EventError) as error:
             execution.failed = f"an event of this execution is not in the log: {error}"
             raise Rejected(503, "log_unavailable", execution.failed) from error
         finally:
-            if execution.running.get(call.key) is call:
-                del execution.running[call.key]
+            execution.running.discard(call)
 
     # ---------------------------------------------------------------------------- the engine
     async def _sample(self, call: Call) -> Generation | None:
-        """The engine's final answer; None where everybody left before it began one."""
+        """The engine's final answer; None where everybody left before there was any of it."""
         loop = asyncio.get_running_loop()
         failing_since, pause = math.inf, PAUSE_S_MIN
         while not call.gone.done():
@@ -275,7 +295,7 @@ class Caller:
                 )
             await asyncio.wait({call.gone}, timeout=pause)
             pause = min(pause * 2, PAUSE_S_MAX)
-        return None
+        return joined([*call.parts, _nothing("abort")]) if call.parts else None
 
     def _keep(self, call: Call, part: Generation) -> None:
         """What an aborted attempt sampled: the next one goes on after it; spans tell the versions apart."""
@@ -308,29 +328,21 @@ class Caller:
             async with asyncio.timeout(self._limits.abort_s_max):
                 await self._engine.abort(rid)
                 return await attempt
+        if attempt.done() and not attempt.cancelled() and attempt.exception() is None:
+            return attempt.result()  # it ended, and the engine did not get round to saying so
         attempt.cancel()
         attempt.add_done_callback(_retrieve)
         return _nothing("abort")
 
     # ------------------------------------------------------------------------------- the end
-    def leave(self, call: Call) -> None:
-        """Whoever waited hung up before the answer was there."""
-        call.waiting -= 1
-        if call.waiting or call.task.done():
-            return
-        if self._limits.rejoin_s:
-            asyncio.get_running_loop().call_later(self._limits.rejoin_s, _unless_joined, call)
-        else:
-            call.abandon()
-
     def settle(self, call: Call, delivered: bool) -> None:
         """What became of one reply.  Where none of them was delivered it is kept for who asks again."""
-        call.waiting -= 1
+        call.leave(self._limits.rejoin_s)
         if call.turn is None or call.execution.failed:
             return
         if delivered:
             call.execution.sent(call.turn, self._clock())
-        elif call.waiting == 0 and call.turn.reply == LOST:
+        elif call.task.done() and not call.waiting and call.turn.reply == LOST:
             self._metrics.undelivered.inc()
 
     async def close(self, execution: Execution) -> int:
@@ -340,9 +352,9 @@ class Caller:
         the log, or calls do not end in time.
         """
         execution.closing = True
-        for call in execution.running.values():
+        for call in execution.running:
             call.abandon()
-        ending = {c.task for c in execution.running.values()} | execution.handling
+        ending = {c.task for c in execution.running} | execution.handling
         if ending:
             _, left = await asyncio.wait(ending, timeout=self._limits.close_s_max)
             if left:
@@ -377,11 +389,6 @@ def _nothing(finish_reason: Literal["abort", "length"]) -> Generation:
         cached_tokens=None,
         weight_version=None,
     )
-
-
-def _unless_joined(call: Call) -> None:
-    if call.waiting == 0 and not call.task.done():
-        call.abandon()
 
 
 def _given_up(when: str) -> Rejected:

@@ -81,20 +81,26 @@ class Delivery:
     async def __call__(self, call: Call, request: Request, receive: Receive, send: Send) -> None:
         """Returns when the reply is written, or the client has gone; the call is settled then."""
         gone = asyncio.create_task(_hung_up(receive))
-        reply = self._dialect.reply(request) if request.stream else None
+        delivered = False
         try:
-            if reply:
-                await _start(send, 200, EVENTS, None)
-                await _more(send, reply.begin(len(call.prompt.ids)))
-            if not await self._wait(call, gone, reply, send):
-                self._caller.leave(call)
-                return
-            delivered = await self._answer(call, request, reply, gone, send)
-            self._caller.settle(call, delivered)
+            try:
+                delivered = await self._reply(call, request, gone, send)
+            finally:
+                self._caller.settle(call, delivered)
             if not gone.done():
                 await send({"type": "http.response.body", "body": b""})
         finally:
             gone.cancel()
+
+    async def _reply(self, call: Call, request: Request, gone: asyncio.Task[None], send: Send) -> bool:
+        """Write all of the reply but its end; True where the client was there to get an answer."""
+        reply = self._dialect.reply(request) if request.stream else None
+        if reply:
+            await _start(send, 200, EVENTS, None)
+            await _more(send, reply.begin(len(call.prompt.ids)))
+        return await self._wait(call, gone, reply, send) and await self._answer(
+            call, request, reply, gone, send
+        )
 
     async def _wait(self, call: Call, gone: asyncio.Task[None], reply: Reply | None, send: Send) -> bool:
         """True when the call has ended, False when the client has gone before it."""
@@ -114,7 +120,7 @@ class Delivery:
     async def _answer(
         self, call: Call, request: Request, reply: Reply | None, gone: asyncio.Task[None], send: Send
     ) -> bool:
-        """Write all of the reply but its end; True where the client was there to get an answer."""
+        """The part of `_reply` that comes when the call has ended."""
         try:
             answer = call.task.result()
         except Rejected as rejected:

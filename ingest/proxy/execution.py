@@ -74,7 +74,7 @@ class Execution:
     closing: bool = False
     failed: str = ""
     used_us: int = 0
-    running: dict[bytes, Call] = field(default_factory=dict)
+    running: set[Call] = field(default_factory=set)  # those that were given up and end among them
     handling: set[asyncio.Future[None]] = field(default_factory=set)
     sessions: dict[str, str] = field(default_factory=dict)  # what the rules of roles remember
     history: History = field(default_factory=History)

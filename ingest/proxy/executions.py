@@ -75,9 +75,7 @@ class Executions:
         name = identity.execution_id
         if name in self.closed or name in self.known.finished:
             raise Rejected(409, "execution_closed", f"execution {name} is closed; it takes no more calls")
-        execution = self.open.get(name)
-        if execution is None:  # while this one waited, it may have been let go of, and made again
-            execution = self.open.setdefault(name, await self._opened(identity))
+        execution = await self._state(identity)
         if execution.failed:
             raise Rejected(503, "log_unavailable", execution.failed)
         if execution.closing:
@@ -86,6 +84,11 @@ class Executions:
             )
         execution.used_us = self.clock()
         return execution
+
+    async def _state(self, identity: Identity) -> Execution:
+        """The one state: where several waited for it, it may have been let go of before the last goes on."""
+        name = identity.execution_id
+        return self.open.get(name) or self.open.setdefault(name, await self._opened(identity))
 
     async def _opened(self, identity: Identity) -> Execution:
         name = identity.execution_id
@@ -106,7 +109,8 @@ class Executions:
         return await asyncio.shield(wanted)
 
     def _new(self, identity: Identity) -> Execution:
-        return Execution(identity, self.renderer, self.engine_name, self.clock())
+        now_us = self.clock()
+        return Execution(identity, self.renderer, self.engine_name, now_us, used_us=now_us)
 
     async def _recall_all(self) -> None:
         """All that are wanted, in one look at the log, and then those that came to be wanted meanwhile."""
@@ -117,7 +121,9 @@ class Executions:
                 for name, (identity, future) in wanted.items():
                     execution = self._new(identity)
                     await asyncio.to_thread(_recalled, execution, found.pop(name))
-                    future.set_result(self.open.setdefault(name, execution))  # whole, and not before
+                    self.open.setdefault(name, execution)  # when it is whole, and not before
+                    self._weigh(execution)
+                    future.set_result(self.open[name])
             except Exception as error:
                 sentence = f"the log does not give what it holds of the execution: {error}"
                 for _, future in wanted.values():
@@ -132,26 +138,24 @@ class Executions:
 
     def grown(self, execution: Execution) -> None:
         """A call of it ended: where all together are too large, let go of what is idle the longest."""
-        name, nbytes = execution.identity.execution_id, execution.nbytes
-        if self.open.get(name) is not execution:
+        self._weigh(execution)
+        if self._bytes_all <= self.limits.state_bytes_max:
             return
-        self._bytes_all += nbytes - self._bytes.get(name, 0)
-        self._bytes[name] = nbytes
-        left = self._bytes_all - self.limits.state_bytes_max
-        if left <= 0:
-            return
-        idle = (e for e in self.open.values() if e.idle)
-        for other in sorted(idle, key=lambda e: e.used_us):
-            if left <= 0:
+        for other in sorted(self.open.values(), key=lambda e: e.used_us):
+            if self._bytes_all <= self.limits.state_bytes_max:
                 return
-            name = other.identity.execution_id
-            left -= self._forget(name)
-            del self.open[name]
+            if other.idle:
+                self._forget(other.identity.execution_id)
 
-    def _forget(self, name: str) -> int:
-        nbytes = self._bytes.pop(name, 0)
-        self._bytes_all -= nbytes
-        return nbytes
+    def _weigh(self, execution: Execution) -> None:
+        name, nbytes = execution.identity.execution_id, execution.nbytes
+        if self.open.get(name) is execution:
+            self._bytes_all += nbytes - self._bytes.get(name, 0)
+            self._bytes[name] = nbytes
+
+    def _forget(self, name: str) -> None:
+        self.open.pop(name, None)
+        self._bytes_all -= self._bytes.pop(name, 0)
 
     async def close(self, identity: Identity) -> int:
         """See `Caller.close`; asked again, it answers the same."""
@@ -160,15 +164,13 @@ class Executions:
             return self.closed[name]
         if name in self.known.finished:
             raise Rejected(409, "execution_closed", f"execution {name} was finished before")
-        execution = self.open.get(name)
-        if execution is None and name in self.known.live:
-            execution = await self._opened(identity)
-        if execution is not None:
-            self.closed[name] = await self.caller.close(execution)
-            self.open.pop(name, None)
+        calls = 0
+        if name in self.open or name in self.known.live:
+            calls = await self.caller.close(await self._state(identity))
+        self.closed[name] = calls
         self._forget(name)
         self.known.live.pop(name, None)
-        return self.closed.setdefault(name, 0)
+        return calls
 
 
 def _recalled(execution: Execution, found: Recall) -> None:
