@@ -122,7 +122,7 @@ def choose(engines: Sequence[Health], before: int | None, now: float) -> int | N
 class _Member:
     client: EngineClient
     health: Health
-    attempts: set[asyncio.Task[Generation]] = field(default_factory=set)
+    attempts: set[asyncio.Timeout] = field(default_factory=set)  # a probe that finds nobody ends them
 
 
 class EnginePool:
@@ -154,23 +154,25 @@ class EnginePool:
         loop = asyncio.get_running_loop()
         if not self._probes:
             self._probes = [asyncio.create_task(self._probe(member)) for member in self._members]
-        member = self._member(affinity, loop.time())
-        health, began = member.health, loop.time()
-        attempt = asyncio.create_task(member.client.generate(input_ids, rid=rid, **asked))
+        began = loop.time()
+        member = self._member(affinity, began)
+        health, url = member.health, member.client.url
         health.running += 1
-        member.attempts.add(attempt)
         self._running[rid] = member
         try:
-            await asyncio.wait({attempt})
-            generation = _result(attempt, member)
-        except EngineUnavailable as error:
-            health.failed(began, loop.time(), str(error))
-            proxy_metrics().engine_failed(member.client.url)
-            raise
+            async with asyncio.timeout(None) as attempt:
+                member.attempts.add(attempt)
+                try:
+                    generation = await member.client.generate(input_ids, rid=rid, **asked)
+                finally:
+                    member.attempts.discard(attempt)
+        except (EngineUnavailable, TimeoutError) as error:  # the second comes of the probe
+            reason = str(error) or f"{url} has been {health.said} for too long"
+            health.failed(began, loop.time(), reason)
+            proxy_metrics().engine_failed(url)
+            raise EngineUnavailable(reason) from error
         finally:
-            attempt.cancel()
             health.running -= 1
-            member.attempts.discard(attempt)
             asked_for = self._running.pop(rid, None) is None
         if generation.finish_reason != "abort":
             health.succeeded()
@@ -197,9 +199,8 @@ class EnginePool:
             member.health.probed(await member.client.standing(), loop.time())
             now = loop.time()
             elsewhere = any(m.health.state(now) == "ready" for m in self._members if m is not member)
-            if member.health.lost(now, elsewhere):
-                for attempt in member.attempts:
-                    attempt.cancel()
+            while member.attempts and member.health.lost(now, elsewhere):
+                member.attempts.pop().reschedule(now)
             await asyncio.sleep(self._limits.probe_s)
 
     async def abort(self, rid: str) -> None:
@@ -211,12 +212,6 @@ class EnginePool:
     async def close(self) -> None:
         for probe in self._probes:
             probe.cancel()
+        await asyncio.gather(*self._probes, return_exceptions=True)
         for member in self._members:
             await member.client.close()
-
-
-def _result(attempt: asyncio.Task[Generation], member: _Member) -> Generation:
-    """Raises EngineUnavailable where the probe ended the attempt."""
-    if attempt.cancelled():
-        raise EngineUnavailable(f"{member.client.url} has been {member.health.said} for too long")
-    return attempt.result()
