@@ -29,16 +29,18 @@ from ingest.proxy.calls import Limits
 from lake import events as ev
 from lake.config import Config, override
 from lake.layout import Run
-from lake.log import Log, now_us
+from lake.log import now_us
 from tests.harnesses.install import installed
-from tests.harnesses.scenario import TASK, Line, Script, Stage
+from tests.harnesses.scenario import TASK, Line, Script
 from tests.support.ingested import work
 from tests.support.running_proxy import LIMITS, SECRET, running_proxy
 from tests.support.scripted_engine import Asked, ScriptedEngine
 from tests.support.tiny_model import write_model_folder
 
 GROUP, MODEL = "g-1", "policy"
-HARNESS_S = 100
+HARNESS_S = 240
+AT_ONCE = 3
+"""Runs of a client: most of a command line's time is its own start."""
 NOWHERE = "http://127.0.0.1:9"
 CALL_PATH = re.compile(r"/(chat/completions|responses|messages)$")
 
@@ -162,10 +164,6 @@ class Recording:
 
         return wrapped
 
-    def of(self, name: str) -> list[Wire]:
-        """The requests of one run's client."""
-        return [w for w in self.requests if w.path.startswith(f"/x/e-{name}/")]
-
 
 @dataclass
 class Outcome:
@@ -204,50 +202,71 @@ def limits(**changes: Any) -> Limits:
 async def fly(
     client: Client, names: Sequence[str], folder: Path, limits_: Limits | None = None
 ) -> dict[str, Outcome]:
-    """Run flights of a client in an empty folder, side by side: one engine, one proxy, one group, one lake.
+    """Run flights of a client in an empty folder, AT_ONCE side by side: executions of one group, in one lake.
 
     Raises NotInstalled, and TimeoutError with what the client said.
     """
     place_of = await asyncio.to_thread(installed, client.name)
     model = write_model_folder(folder / "model")
-    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
-    run, recording = Run(folder / "run"), Recording()
-    stage = Stage({name: client.flights[name].script() for name in names})
+    run = Run(folder / "run")
     run.path.mkdir(parents=True)
     config = override(Config(), ["partitions=1", "commit_every_s=0.05"])
     run.config_file.write_bytes(msgspec.json.encode(config))
     with closing(run.open_log(config)) as log:
-        async with (
-            ScriptedEngine(tokenizer, stage) as engine,
-            running_proxy(log, model, engine.url, limits_ or limits(), wrap=recording.wrap) as proxy,
-        ):
-            _launched(log, names)
+        of: dict[str, Any] = {"time_us": now_us(), "group_id": GROUP}
+        log.append([ev.GroupDispatched(**of, task="{}", size=len(names), policy_version=0, boundary=0)])
+    free = asyncio.Semaphore(AT_ONCE)
 
-            async def one(name: str) -> tuple[int, str, float, int]:
-                home, key = folder / name, sign(SECRET, GROUP, f"e-{name}")
-                place = Place(
-                    home, home / "project", place_of, f"{proxy.url}/x/e-{name}", key, TASK.format(flight=name)
-                )
-                began = time.monotonic()
-                exit_, output = await _run(client, client.flights[name], place)
-                seconds = time.monotonic() - began
-                status, closed = await proxy.close(f"e-{name}")
-                assert status == 200, closed
-                _ended(log, name, closed["calls"], exit_)
-                return exit_, output, seconds, closed["calls"]
+    async def one(index: int, name: str) -> Outcome:
+        async with free:
+            return await _fly(client, name, index, Hangar(folder, place_of, model, run, limits_ or limits()))
 
-            async with asyncio.TaskGroup() as group:
-                tasks = {name: group.create_task(one(name)) for name in names}
+    async with asyncio.TaskGroup() as group:
+        tasks = {name: group.create_task(one(k, name)) for k, name in enumerate(names)}
     await asyncio.to_thread(work, run)
-    outcomes = {}
-    for name, task in tasks.items():
-        heard = [
-            (role, line, a)
-            for (flight, role, line), a in zip(stage.said, engine.asked, strict=True)
-            if flight == name
-        ]
-        outcomes[name] = Outcome(client, name, run, heard, recording.of(name), *task.result())
-    return outcomes
+    return {name: task.result() for name, task in tasks.items()}
+
+
+@dataclass(frozen=True)
+class Hangar:
+    """What the runs of a client share."""
+
+    folder: Path
+    installed: Path
+    model: Path
+    run: Run
+    limits: Limits
+
+
+async def _fly(client: Client, name: str, index: int, at: Hangar) -> Outcome:
+    """One run, with an engine and a proxy of its own, so that all that they see is this run's."""
+    script, recording = client.flights[name].script(), Recording()
+    tokenizer = Tokenizer.from_file(str(at.model / "tokenizer.json"))
+    home, execution = at.folder / name, f"e-{name}"
+    by: dict[str, Any] = {"group_id": GROUP, "execution_id": execution}
+    with closing(at.run.open_log()) as log:
+        async with (
+            ScriptedEngine(tokenizer, script) as engine,
+            running_proxy(log, at.model, engine.url, at.limits, wrap=recording.wrap) as proxy,
+        ):
+            log.append([ev.ExecutionLaunched(time_us=now_us(), index=index, **by)])
+            url, key = f"{proxy.url}/x/{execution}", sign(SECRET, GROUP, execution)
+            place = Place(home, home / "project", at.installed, url, key, TASK.format(flight=name))
+            began = time.monotonic()
+            exit_, output = await _run(client, client.flights[name], place)
+            seconds = time.monotonic() - began
+            wires = list(recording.requests)
+            status, closed = await proxy.close(execution)
+            assert status == 200, closed
+        by |= {"time_us": now_us()}
+        log.append(
+            [
+                ev.ExecutionFinished(**by, status="completed", calls=closed["calls"], detail=f"exit {exit_}"),
+                ev.ExecutionScored(**by, assessment="scored", value=1.0, evaluator="conformance"),
+            ]
+        )
+    asked = [(role, line, a) for (role, line), a in zip(script.said, engine.asked, strict=True)]
+    return Outcome(client, name, at.run, asked, wires, exit_, output, seconds, closed["calls"])
 
 
 async def _run(client: Client, flight: Flight, place: Place) -> tuple[int, str]:
@@ -292,19 +311,3 @@ async def _run(client: Client, flight: Flight, place: Place) -> tuple[int, str]:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(reading, 5)
     return exit_, said.decode(errors="replace")
-
-
-def _launched(log: Log, names: Sequence[str]) -> None:
-    of: dict[str, Any] = {"time_us": now_us(), "group_id": GROUP}
-    log.append([ev.GroupDispatched(**of, task="{}", size=len(names), policy_version=0, boundary=0)])
-    log.append([ev.ExecutionLaunched(**of, execution_id=f"e-{n}", index=k) for k, n in enumerate(names)])
-
-
-def _ended(log: Log, name: str, calls: int, exit_: int) -> None:
-    by: dict[str, Any] = {"time_us": now_us(), "group_id": GROUP, "execution_id": f"e-{name}"}
-    log.append(
-        [
-            ev.ExecutionFinished(**by, status="completed", calls=calls, detail=f"exit {exit_}"),
-            ev.ExecutionScored(**by, assessment="scored", value=1.0, evaluator="conformance"),
-        ]
-    )

@@ -134,7 +134,7 @@ def messages_of(prompt: str) -> list[tuple[str, str]]:
 
 @dataclass
 class Script:
-    """Answers prompts of one run of a client.
+    """Answers the prompts of one run; `said` has (role, line) of every one, in the order in which they came.
 
     `lines` by role; a part that goes on past its last line hears that again.  A line that depends on what
     was asked is a function of the prompt.  `who` finds the role.
@@ -142,11 +142,11 @@ class Script:
 
     who: Callable[[str], str]
     lines: Mapping[str, Sequence[Line | Callable[[str], Line]]]
+    said: list[tuple[str, Line]] = field(default_factory=list)
     _next: dict[str, int] = field(default_factory=dict)
     _failing: dict[str, int] = field(default_factory=dict)
 
-    def __call__(self, prompt: str) -> tuple[str, Line, Say]:
-        """(who asked, what is said, the same for the engine)."""
+    def __call__(self, prompt: str) -> Say:
         role = self.who(prompt)
         attempt = self._failing.get(role, 0)
         lines = self.lines[role]
@@ -157,25 +157,8 @@ class Script:
         else:
             self._failing.pop(role, None)
             self._next[role] = self._next.get(role, 0) + 1
-        return role, line, line.say(attempt)
-
-
-@dataclass
-class Stage:
-    """The scripts of a client's runs, told apart by the words of the task; the first has the rest.
-
-    `said` has (run, role, line) of every request in the order in which they came.
-    """
-
-    scripts: Mapping[str, Script]
-    said: list[tuple[str, str, Line]] = field(default_factory=list)
-
-    def __call__(self, prompt: str) -> Say:
-        named = [name for name in self.scripts if f"MAIN-TASK {name}:" in prompt]
-        flight = named[0] if named else next(iter(self.scripts))
-        role, line, say = self.scripts[flight](prompt)
-        self.said.append((flight, role, line))
-        return say
+        self.said.append((role, line))
+        return line.say(attempt)
 
 
 def only_main(_: str) -> str:
