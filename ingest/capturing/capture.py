@@ -127,8 +127,7 @@ class Capture:
 
         input_ids        the whole prompt, as it was asked (what earlier calls share with it is found)
         output_ids       every token that was sampled, the stop token too
-        output_logprobs  of each, from the temperature-scaled distribution before top-p and top-k; None for
-                         all of them where there are none: such a call is never trained
+        output_logprobs  of each, of the temperature-scaled distribution before top-p and top-k; or None
         role             one of lake.events.ROLES (default: the capture's)
         version          of the policy: a number, (version, first token, end)s, None where it is not known
         delivered        whether the answer was used; one that was not is no target, and nothing extends it
