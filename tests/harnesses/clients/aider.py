@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tests.harnesses.clients.sdks import SECONDS_MAX
 from tests.harnesses.frame import Client, Flight, Place, started, told
 from tests.harnesses.scenario import ANSWERED, CUT, EMPTY, FAILING, Line, Script, by_words
 
@@ -15,12 +16,18 @@ ROLLOUT = "aider --model openai/{model} --yes-always --message {prompt} a.py"
 WHO = by_words(auxiliary=("Git commit messages",), summary=("*Briefly* summarize",))
 BROKEN = Line("broken", "I begin.\n\na.py\n```\nx = (\n```\n", "First I think.")
 MENDED = Line("mended", "a.py\n```\nx = 2\n```\n")
+HISTORY = "".join(
+    f"#### MAIN-TASK summary: question {k}: {'why? ' * 40}\n\nAnswer {k}: {'so. ' * 40}\n\n" for k in range(6)
+)
+LONG = {"switches": ("--restore-chat-history", "--max-chat-history-tokens", "200")}
+SUMMARY = {"main-summary": [Line("summary", "SUMMARY")]}
 MESSAGE = {"auxiliary": [Line("commit message", "feat: set x")]}
 
 
-def command(place: Place, _: Mapping[str, Any]) -> list[str]:
+def command(place: Place, settings: Mapping[str, Any]) -> list[str]:
     switches = ("--no-check-update", "--analytics-disable", "--no-show-model-warnings", "--no-gitignore")
-    return [*started(ROLLOUT, place, str(place.installed / "bin" / "aider")), *switches]
+    words = started(ROLLOUT, place, str(place.installed / "bin" / "aider"))
+    return [*words, *switches, *settings.get("switches", ())]
 
 
 def environment(place: Place, _: Mapping[str, Any]) -> dict[str, str]:
@@ -29,11 +36,12 @@ def environment(place: Place, _: Mapping[str, Any]) -> dict[str, str]:
 
 
 def files(_: Place, __: Mapping[str, Any]) -> dict[str, str]:
-    return {"project/a.py": "x=1\n", ".gitconfig": "[user]\n  name = a\n  email = a@b.c\n"}
+    name = "[user]\n  name = a\n  email = a@b.c\n"
+    return {"project/a.py": "x=1\n", ".gitconfig": name, "project/.aider.chat.history.md": HISTORY}
 
 
 def script(*lines: Line) -> Callable[[], Script]:
-    return lambda: Script(WHO, {"main": lines, **MESSAGE})
+    return lambda: Script(WHO, {"main": lines, **MESSAGE, **SUMMARY})
 
 
 MAIN = (
@@ -44,6 +52,8 @@ MAIN = (
     ("auxiliary", "commit message", "branches"),
 )
 
+SUMMARISED = (("main-summary", "summary", "restarts"), ("main", "answer", "restarts"))
+
 CLIENT = Client(
     "aider",
     "chat",
@@ -51,10 +61,12 @@ CLIENT = Client(
     environment,
     {
         "main": Flight(script(BROKEN, MENDED), MAIN),
+        "summary": Flight(script(Line("answer", "Nothing to do.")), SUMMARISED, settings=LONG),
         "empty": Flight(script(*EMPTY), (("main", "empty", "restarts"),)),
         "cut": Flight(script(*CUT), (("main", "cut", "restarts"),)),
         "failing": Flight(script(*FAILING), ANSWERED),
     },
     files,
     rollout=ROLLOUT,
+    seconds_max=SECONDS_MAX,
 )

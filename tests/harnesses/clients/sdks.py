@@ -19,6 +19,7 @@ from tests.harnesses.scenario import (
     only_main,
 )
 
+SECONDS_MAX = 240  # many at once on a busy machine: LiteLLM alone takes a minute to be imported there
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 Expected = tuple[tuple[str, str, str], ...]
 
@@ -73,4 +74,5 @@ def agent(name: str, dialect: str, file: str, flights: Mapping[str, Flight], **e
         return told(place) | environment
 
     first = next(iter(flights.values()))
-    return Client(name, dialect, command, variables, flights, rollout=line(first.settings["how"]))
+    rollout = line(first.settings["how"])
+    return Client(name, dialect, command, variables, flights, rollout=rollout, seconds_max=SECONDS_MAX)

@@ -1,10 +1,11 @@
-"""An agent on LangChain:  langchain_agent.py chat|responses|anthropic[-streamed] PROMPT"""
+"""An agent on LangChain:  langchain_agent.py chat|responses|anthropic|summarised[-streamed] PROMPT"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from langchain.agents import create_agent
+from langchain.agents.middleware import SummarizationMiddleware
 from langchain_core.tools import tool
 from shell import DESCRIPTION, KIND, MODEL, STREAMED, SYSTEM, TASK, shell
 
@@ -30,6 +31,13 @@ def model() -> Any:
     return ChatOpenAI(model=MODEL, streaming=STREAMED, **further)
 
 
-agent = create_agent(model(), [bash], system_prompt=SYSTEM)
+def middleware() -> list[Any]:
+    """Of the agent that keeps its history short."""
+    if KIND != "summarised":
+        return []
+    return [SummarizationMiddleware(model(), trigger=("messages", 7), keep=("messages", 3))]
+
+
+agent = create_agent(model(), [bash], system_prompt=SYSTEM, middleware=middleware())
 result = agent.invoke({"messages": [{"role": "user", "content": TASK}]}, {"recursion_limit": 40})
 print(result["messages"][-1].text)
