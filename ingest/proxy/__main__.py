@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import signal
 import sys
 from pathlib import Path
 
+from ingest.engines import ENGINE_KEY, engine_key
+
 CONNECTIONS_MAX = 8192
-ENGINE_KEY = "HEADRACE_ENGINE_KEY"  # no argument: every process of a machine can read those of the others
 SHUTDOWN_S = 10  # what running calls get when the process is asked to end
 
 
@@ -74,7 +74,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
             "name one by the setting proxy.parser",
             file=sys.stderr,
         )
-    key, size = os.environ.get(ENGINE_KEY), renderer.vocab_size
+    key, size = engine_key(), renderer.vocab_size
     engine = EnginePool([EngineClient(url, api_key=key, vocab_size=size) for url in arguments.engine])
     limits = Limits(
         context_tokens=config.engine.context_tokens,
