@@ -76,6 +76,20 @@ class Appender:
 
     def _lead(self) -> None:
         """Append what waits, for all who put it there."""
+        try:
+            batch = self._take()
+            self._append([event for waiting in batch for event in waiting.events])
+            for waiting in batch:
+                waiting.done = True
+        except BaseException as error:  # an interrupt too: whether they are in the log is not known
+            with self._state:
+                self._broken = error
+                self._queue.clear()
+            if not isinstance(error, Exception):
+                raise
+
+    def _take(self) -> list[Waiting]:
+        """What goes into one append: one at least, where there is one."""
         batch: list[Waiting] = []
         count = size = 0
         with self._state:
@@ -84,17 +98,7 @@ class Appender:
             ):
                 batch.append(self._queue.popleft())
                 count, size = count + len(batch[-1].events), size + batch[-1].size
-        try:
-            self._append([event for waiting in batch for event in waiting.events])
-        except BaseException as error:  # an interrupt too: whether they are in the log is not known
-            with self._state:
-                self._broken = error
-                self._queue.clear()
-            if isinstance(error, Exception):
-                return
-            raise
-        for waiting in batch:
-            waiting.done = True
+        return batch
 
     def _append(self, events: Sequence[Event]) -> None:
         until, pause_s = time.monotonic() + self._patience_s, PAUSE_S

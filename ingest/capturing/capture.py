@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -77,6 +77,7 @@ class Capture:
         self._tools: set[str] = set()
         self._score: ExecutionScored | None = None
         self._status = ""
+        self._torn = False  # an interrupt came between the log and what is known here
 
     def recall(self, calls: Sequence[ModelCalled], tools: set[str], score: ExecutionScored | None) -> None:
         """Go on after what the log has of the execution.  Raises CaptureError where calls are missing."""
@@ -170,9 +171,10 @@ class Capture:
         }
         with self._lock:
             event = self._place(ids, output, retry_of, made)
-            waiting = self._appender.put([event], 4 * event.n_context + 8 * event.n_output)
-            self._matcher.insert(event.call_id, ids, output if event.delivered else EMPTY)
-            self._lengths.append(len(ids) + len(output))
+            with self._whole():
+                waiting = self._appender.put([event], 4 * event.n_context + 8 * event.n_output)
+                self._matcher.insert(event.call_id, ids, output if event.delivered else EMPTY)
+                self._lengths.append(len(ids) + len(output))
         self._appender.wait(waiting)
         return event.call_id
 
@@ -256,8 +258,9 @@ class Capture:
                 status=status,
             )
             _check(event, len(event.arguments) + len(event.result))
-            waiting = self._appender.put([event], len(event.arguments) + len(event.result))
-            self._tools.add(minted)
+            with self._whole():
+                waiting = self._appender.put([event], len(event.arguments) + len(event.result))
+                self._tools.add(minted)
         self._appender.wait(waiting)
         return minted
 
@@ -309,6 +312,7 @@ class Capture:
         with self._lock:
             if self._status:
                 return
+            self._check_open()
             event = ExecutionFinished(
                 time_us=now_us(),
                 group_id=self.group_id,
@@ -331,6 +335,8 @@ class Capture:
         self, kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
         with self._after:
+            if self._torn:
+                return
             if kind is None:
                 self.finish()
                 if self._score is None:
@@ -347,7 +353,21 @@ class Capture:
     ) -> None:
         await asyncio.to_thread(self.__exit__, kind, error, trace)
 
+    @contextlib.contextmanager
+    def _whole(self) -> Iterator[None]:
+        """What happens in it happens to the end, or nothing more does."""
+        try:
+            yield
+        except BaseException:
+            self._torn = True
+            raise
+
     def _check_open(self) -> None:
+        if self._torn:
+            raise CaptureError(
+                f"execution {self.execution_id} was interrupted while it was recorded; close the capture and "
+                "open it anew: it goes on after what the log has"
+            )
         if self._status:
             raise CaptureError(f"execution {self.execution_id} has ended ({self._status}); it takes no more")
 

@@ -4,7 +4,7 @@
     .open(e)        group.dispatched (the first of a group), execution.launched --> Capture
                     of an execution that is live already: its calls are read back, and it goes on
 
-Groups carry boundary -1 (ingest.launching.OUTSIDE): a run's own runner neither launches nor heals them.
+Groups carry boundary -1 (ingest.rollouts.launching.OUTSIDE): a run's own runner neither launches nor heals them.
 One execution is captured by one process at a time: RUN/captures/EXECUTION.lock is held, on this machine.
 """
 
@@ -27,8 +27,8 @@ import msgspec
 from ingest.capturing.appending import Appender
 from ingest.capturing.arrays import CaptureError
 from ingest.capturing.capture import Capture, Version
-from ingest.launching import OUTSIDE
-from ingest.progress import TOPICS, Known, Progress
+from ingest.rollouts.launching import OUTSIDE
+from ingest.rollouts.progress import TOPICS, Known, Progress
 from lake.beginning import announce, open_folder
 from lake.config import Config
 from lake.events import ROLES, Event, ExecutionLaunched, GroupDispatched
@@ -78,6 +78,7 @@ class Captures:
         self._lock = threading.Lock()
         self._progress = Progress()
         self._read: dict[Partition, int] | None = None
+        self._captures: set[Capture] = set()  # that are open
         with ExitStack() as stack:
             config = self._folder(log)
             self._log: Log = stack.enter_context(closing(self.run.open_log(config)))
@@ -151,6 +152,8 @@ class Captures:
                 engine=engine,
                 closed=stack.pop_all().close,
             )
+        self._captures.add(capture)
+        capture.then(lambda: self._captures.discard(capture))
         if goes_on:
             self._recall(capture, known)
         return capture
@@ -213,7 +216,9 @@ class Captures:
             raise
 
     def close(self) -> None:
-        """Close the log; captures that are open take no more then."""
+        """Let go of the captures that are open, which does not end them, and close the log."""
+        for each in list(self._captures):
+            each.close()
         self._stack.close()
 
     def __enter__(self) -> Self:

@@ -335,6 +335,33 @@ def test_a_log_that_is_away_too_long_takes_nothing_more_and_the_next_capture_goe
     assert len(calls_of(run)) == 2
 
 
+class Interrupted(Away):
+    """A log during whose append Ctrl-C is pressed, once."""
+
+    def append(self, events):
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+        return self._log.append(events)
+
+
+def test_an_interrupt_within_a_call_leaves_nobody_waiting(run, monkeypatch):
+    opened = Run.open_log
+    with monkeypatch.context() as patched:
+        patched.setattr(Run, "open_log", lambda self, config=None: Interrupted(opened(self, config), 3))
+        captures = headrace.captures(run)
+    capture = captures.open("e-1")
+    with pytest.raises(KeyboardInterrupt):
+        capture.call([1], [2], [-0.1])
+    for _ in range(2):
+        with pytest.raises((CaptureLost, CaptureError), match=r"open (it|the capture) anew"):
+            capture.call([1, 2, 3], [4], [-0.1])
+    captures.close()
+    assert list((run / "captures").iterdir()) == []
+    with headrace.capture(run, "e-1") as capture:
+        assert capture.call([1], [2], [-0.1]) == 0
+
+
 async def test_in_an_event_loop(run):
     capture = await asyncio.to_thread(headrace.capture, run, "e-1")
     async with capture:

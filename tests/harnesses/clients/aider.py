@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tests.harnesses.clients.sdks import SECONDS_MAX
 from tests.harnesses.frame import Client, Flight, Place, started, told
 from tests.harnesses.scenario import ANSWERED, CUT, EMPTY, FAILING, Line, Script, by_words
 
@@ -68,5 +67,4 @@ CLIENT = Client(
     },
     files,
     rollout=ROLLOUT,
-    seconds_max=SECONDS_MAX,
 )

@@ -12,7 +12,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from tests.harnesses.clients.sdks import SECONDS_MAX, script
+from tests.harnesses.clients.sdks import script
 from tests.harnesses.frame import Client, Flight, Place, started, told
 from tests.harnesses.observing import Seen
 from tests.harnesses.scenario import CUT, EMPTY, FAILING, LARGE, MALFORMED, TEXT, THOUGHT, UNKNOWN, Line
@@ -107,6 +107,5 @@ CLIENT = Client(
         "failing": Flight(script(FAILING_END), (("main", "submit", "restarts"),)),
     },
     rollout=ROLLOUT,
-    seconds_max=SECONDS_MAX,
     also=also,
 )

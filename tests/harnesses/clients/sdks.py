@@ -19,7 +19,6 @@ from tests.harnesses.scenario import (
     only_main,
 )
 
-SECONDS_MAX = 240  # many at once on a busy machine: LiteLLM alone takes a minute to be imported there
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 Expected = tuple[tuple[str, str, str], ...]
 
@@ -75,4 +74,4 @@ def agent(name: str, dialect: str, file: str, flights: Mapping[str, Flight], **e
 
     first = next(iter(flights.values()))
     rollout = line(first.settings["how"])
-    return Client(name, dialect, command, variables, flights, rollout=rollout, seconds_max=SECONDS_MAX)
+    return Client(name, dialect, command, variables, flights, rollout=rollout)
