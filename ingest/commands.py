@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ingest.execution_command import execution_group
 from ingest.importing.command import import_group
 from ingest.materialize_command import materialize_command
-from ingest.proxy_command import proxy_command
-from ingest.rollout_command import rollout_command
+from ingest.rollouts.execution_command import execution_group
+from ingest.rollouts.proxy_command import proxy_command
+from ingest.rollouts.rollout_command import rollout_command
 from lake.commands import lake_group, log_group
 from lake.terminal import (
     DIFFERS,

@@ -46,7 +46,7 @@ class Rollout(Section, kw_only=True, frozen=True):
     scorer_timeout_s: float = 120.0
     overall_timeout_s: float = 0.0  # harness and scorer together; 0: no bound but theirs
     waterlevel: int = 0  # of `headrace rollout`: groups handed out and not ready, at most; 0: no bound
-    # --- the harness `command`: any command line (ingest.command_line has the placeholders)
+    # --- the harness `command`: any command line (ingest.rollouts.command_line has the placeholders)
     command: str = ""
     scorer: str = ""  # its last line is the score; without one every score is missing
     tasks: str = ""  # a file of JSON lines, each with a `prompt`

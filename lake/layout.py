@@ -10,7 +10,7 @@ RUN/weights/v000003  published weights, Hugging Face form
 RUN/checkpoints/     weights and optimizer after a step
 RUN/replays/NAME     replays
 RUN/tasks.jsonl      the tasks, one a group
-RUN/workspaces/E/    what a harness that is a command line had and left (ingest.commanded)
+RUN/workspaces/E/    what a harness that is a command line had and left (ingest.rollouts.commanded)
 RUN/output/P.log     what the processes printed
 RUN/targets-P.json   where Prometheus finds the metrics of the processes P
 """

@@ -62,7 +62,9 @@ def proxy(run: Run, engines: Sequence[str], port: int, *arguments: str) -> Proce
 def runner(run: Run, proxy_url: str) -> Process:
     """The runner, which launches the executions of what is dispatched."""
     return Process(
-        "runner", ("ingest.runner", "--run", str(run.path), "--proxy", proxy_url), run.output("runner")
+        "runner",
+        ("ingest.rollouts.runner", "--run", str(run.path), "--proxy", proxy_url),
+        run.output("runner"),
     )
 
 

@@ -58,7 +58,7 @@ def _new_tasks(config: Config, count: int) -> bytes:
     if not config.rollout.tasks:
         raise ConfigError("rollout.tasks is empty; the harness `command` needs a file of JSON lines")
     try:
-        return _python("ingest.rollout_tasks", config.rollout.tasks)
+        return _python("ingest.rollouts.tasks", config.rollout.tasks)
     except RuntimeError as error:
         raise ConfigError(f"rollout.tasks: {error}") from error
 

@@ -140,13 +140,7 @@ class Capture:
         if not len(ids):
             raise CaptureError("input_ids is empty; a call has a prompt")
         logprobs = logprobs_of("output_logprobs", output_logprobs, len(output))
-        now = now_us()
-        finished = now if finished_us is None else finished_us
-        started = finished if started_us is None else started_us
-        if not 0 <= started <= finished:
-            raise CaptureError(
-                f"started_us is {started}, finished_us {finished}; microseconds since 1970, in that order"
-            )
+        started, finished = _times(started_us, finished_us)
         if not (isinstance(temperature, int | float) and 0 <= temperature < math.inf):
             raise CaptureError(f"temperature is {temperature!r}; a finite number, 0 or more, is needed")
         wanted = self._version if version is None else version
@@ -375,6 +369,17 @@ class Capture:
         whole = isinstance(call_id, int) and not isinstance(call_id, bool)
         if call_id is not None and not (whole and 0 <= call_id < self.calls):
             raise CaptureError(f"{name} is {call_id!r}; this execution has {self.calls} calls, from 0 on")
+
+
+def _times(started_us: int | None, finished_us: int | None) -> tuple[int, int]:
+    """Of a call; now where they are not said."""
+    finished = now_us() if finished_us is None else finished_us
+    started = finished if started_us is None else started_us
+    if not 0 <= started <= finished:
+        raise CaptureError(
+            f"started_us is {started}, finished_us {finished}; microseconds since 1970, in that order"
+        )
+    return started, finished
 
 
 def _finite(value: Any) -> bool:

@@ -4,7 +4,7 @@
     .open(e)        group.dispatched (the first of a group), execution.launched --> Capture
                     of an execution that is live already: its calls are read back, and it goes on
 
-Groups carry boundary -1 (ingest.rollouts.launching.OUTSIDE): a run's own runner neither launches nor heals them.
+Groups carry boundary -1 (ingest.rollouts.launching.OUTSIDE): a runner neither launches nor heals them.
 One execution is captured by one process at a time: RUN/captures/EXECUTION.lock is held, on this machine.
 """
 

@@ -23,7 +23,7 @@ from ingest.courier import task as world
 from ingest.courier.accidents import ASK_AGAIN_S, NONE, Accidents, EvaluatorCrashed
 from ingest.courier.chat import Completion, Message, dumps, only_call
 from ingest.courier.task import Task, Workspace, checks, parse_task, score
-from ingest.harnesses import Assessed, Assignment, ProxyLost, Setting
+from ingest.rollouts.harnesses import Assessed, Assignment, ProxyLost, Setting
 
 MAIN_SYSTEM = "Courier. Tools: find take ask deliver"
 SUB_SYSTEM = "Clerk. Tools: look"

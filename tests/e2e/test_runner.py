@@ -64,7 +64,7 @@ class World:
     async def runner(self, proxy, kill_at=""):
         environment = os.environ | {"HEADRACE_KILL_AT": kill_at, "OMP_NUM_THREADS": "1"}
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "ingest.runner", "--run", str(self.run.path), "--proxy", proxy,
+            sys.executable, "-m", "ingest.rollouts.runner", "--run", str(self.run.path), "--proxy", proxy,
             env=environment, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         process.said = asyncio.create_task(process.stderr.read())

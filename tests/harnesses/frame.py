@@ -23,9 +23,9 @@ import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tokenizers import Tokenizer
 
-from ingest.command_line import HARNESS_NAMES, CommandLine, dialect_environment
 from ingest.identity import sign
 from ingest.proxy.calls import Limits
+from ingest.rollouts.command_line import HARNESS_NAMES, CommandLine, dialect_environment
 from lake import events as ev
 from lake.config import Config, override
 from lake.layout import Run

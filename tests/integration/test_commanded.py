@@ -15,9 +15,9 @@ import psutil
 import pytest
 from tokenizers import Tokenizer
 
-from ingest.executing import Executor
-from ingest.harnesses import HarnessError, ProxyLost, Setting, make_harness
-from ingest.launching import Launch
+from ingest.rollouts.executing import Executor
+from ingest.rollouts.harnesses import HarnessError, ProxyLost, Setting, make_harness
+from ingest.rollouts.launching import Launch
 from lake.config import ConfigError, Rollout
 from lake.log import open_log
 from tests.support.running_proxy import SECRET, running_proxy
@@ -164,7 +164,7 @@ async def test_exit_codes_that_are_an_end_are_the_users_to_name(world):
 
 
 async def test_a_crash_while_the_proxy_is_away_is_the_runs_own(world, monkeypatch):
-    monkeypatch.setattr("ingest.executing.PROXY_BACK_S", 0.1)
+    monkeypatch.setattr("ingest.rollouts.executing.PROXY_BACK_S", 0.1)
     async with world(away=True) as w:
         with pytest.raises(ProxyLost, match="as the harness crashed"):
             await w.execute("calls=1")

@@ -9,7 +9,7 @@ import pytest
 from ingest.courier.accidents import Accidents
 from ingest.courier.harness import Outcome, run_courier
 from ingest.courier.task import CHECKS, Workspace, checks, make_task, parse_task, score
-from ingest.harnesses import ProxyLost
+from ingest.rollouts.harnesses import ProxyLost
 from tests.support.courier_agents import clumsy_by_request, perfect, serving
 
 HASTY = next(a for a in (Accidents(None, False, (0, "g", n)) for n in range(100)) if a.hangs_up_after_s(1))

@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ingest.commanded import keep
-from ingest.keeper import Ended, Kept, Output
+from ingest.rollouts.commanded import keep
+from ingest.rollouts.keeper import Ended, Kept, Output
 
 PYTHON = sys.executable
 DAEMON = """
@@ -124,7 +124,7 @@ def test_nothing_outlives_a_runner_that_is_killed(tmp_path: Path) -> None:
     code = (
         "import json, os, subprocess, sys, time\n"
         "spec = json.loads(sys.argv[1]) | {'parent': os.getpid()}\n"
-        "keeper = subprocess.Popen([sys.executable, '-m', 'ingest.keeper'], stdin=subprocess.PIPE)\n"
+        "keeper = subprocess.Popen([sys.executable, '-m', 'ingest.rollouts.keeper'], stdin=subprocess.PIPE)\n"
         "keeper.stdin.write(json.dumps(spec).encode()); keeper.stdin.close()\n"
         "time.sleep(600)\n"
     )

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.command_line import HARNESS_NAMES, BadCommand, CommandLine, NoScore, score_of
-from ingest.rollout_tasks import BadTask, parse_task
+from ingest.rollouts.command_line import HARNESS_NAMES, BadCommand, CommandLine, NoScore, score_of
+from ingest.rollouts.tasks import BadTask, parse_task
 
 VALUES = st.fixed_dictionaries(
     {name: st.text(st.characters(exclude_characters="\0")) for name in HARNESS_NAMES}

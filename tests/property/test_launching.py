@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingest.launching import Launching, heal
+from ingest.rollouts.launching import Launching, heal
 from lake.events import ExecutionFinished, ExecutionLaunched, ExecutionScored, GroupDispatched
 
 ATTEMPTS_MAX = 3

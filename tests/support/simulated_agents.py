@@ -105,10 +105,11 @@ class Agent:
 
     def _hang_up(self) -> HangUp | None:
         kind = self.rng.choice(["", "", "", "s", "part"])
+        reads_s = self.rng.choice([0.0, 0.0, self.rng.random()])
         if kind == "part":
-            return HangUp(part=self.rng.randrange(4))
+            return HangUp(part=self.rng.randrange(4), reads_s=reads_s)
         longest = self.rng.choice([0.005, 0.05, 1.0, 100.0])
-        return HangUp(s=longest * self.rng.random()) if kind else None
+        return HangUp(s=longest * self.rng.random(), reads_s=reads_s) if kind else None
 
     def _body(self, stream: bool) -> bytes:
         limit = self.rng.choice([4, 20, 400, 4000])

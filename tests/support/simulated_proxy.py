@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -134,10 +135,14 @@ class Got:
 
 @dataclass
 class HangUp:
-    """When the client goes: after `s` seconds, or as the reply's `part` (from 0) comes."""
+    """When the client goes: after `s` seconds, or as it reads the reply's `part` (from 0).
+
+    `reads_s`: so long it takes to read a part, and the server's next one waits, as with a full buffer.
+    """
 
     s: float | None = None
     part: int | None = None
+    reads_s: float = 0.0
 
 
 @dataclass
@@ -207,6 +212,7 @@ class SimulatedProxy:
             "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80),
         }  # fmt: skip
         parts, came = [body], 0
+        unread: list[bytes] = []
 
         async def receive() -> dict[str, Any]:
             if parts:
@@ -216,15 +222,18 @@ class SimulatedProxy:
 
         async def send(message: dict[str, Any]) -> None:
             nonlocal came
+            await self._read(got, unread, over, hang_up.reads_s)
             if came == hang_up.part:
-                over.set()
+                self.loop.call_later(hang_up.reads_s / 2, over.set) if hang_up.reads_s else over.set()
             came += 1
             if over.is_set():
                 return
             if message["type"] == "http.response.start":
                 got.status = message["status"]
             else:
-                got.body += message["body"]
+                unread.append(message["body"])
+                if not hang_up.reads_s:
+                    await self._read(got, unread, over, 0.0)
 
         with of_process(process):
             handler = asyncio.create_task(self.app(scope, receive, send))
@@ -233,6 +242,18 @@ class SimulatedProxy:
         gone = asyncio.create_task(over.wait())
         await asyncio.wait({handler, gone}, return_when=asyncio.FIRST_COMPLETED)
         gone.cancel()
+        await self._read(got, unread, over, hang_up.reads_s)
         if timer:
             timer.cancel()
         return got
+
+    @staticmethod
+    async def _read(got: Got, unread: list[bytes], over: asyncio.Event, s: float) -> None:
+        """The client takes what was written, unless it goes before."""
+        if any(unread) and s:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(s):
+                    await over.wait()
+        if not over.is_set():
+            got.body += b"".join(unread)
+        unread.clear()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ingest.command_line import (
+from ingest.rollouts.command_line import (
     HARNESS_NAMES,
     SCORER_NAMES,
     BadCommand,

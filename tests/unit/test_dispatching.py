@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.dispatching import group_name, is_done, next_groups, under_way
-from ingest.launching import OUTSIDE, Launching, heal
-from ingest.progress import Progress
+from ingest.rollouts.dispatching import group_name, is_done, next_groups, under_way
+from ingest.rollouts.launching import OUTSIDE, Launching, heal
+from ingest.rollouts.progress import Progress
 from lake.config import Config, Rollout
 from lake.events import ExecutionFinished, ExecutionLaunched, ExecutionScored, GroupDispatched, GroupReady
 

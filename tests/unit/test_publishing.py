@@ -5,7 +5,7 @@ import contextlib
 
 import pytest
 
-from ingest.publishing import EVENTS_MAX, Publisher
+from ingest.rollouts.publishing import EVENTS_MAX, Publisher
 from lake.events import EventError, ExecutionFinished, ExecutionLaunched
 from lake.log import LogUnavailable, open_log
 from lake.wire import decode

@@ -6,13 +6,13 @@ import time
 
 import pytest
 
-from ingest import rollout_display
-from ingest.rollout_display import Traffic
+from ingest.rollouts import display
+from ingest.rollouts.display import Traffic
 from lake.metrics import proxy_metrics, serve
 
 
 def test_calls_and_tokens_are_those_of_the_proxy_and_outlive_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollout_display, "METRICS_EVERY_S", 0.0)
+    monkeypatch.setattr(display, "METRICS_EVERY_S", 0.0)
     for name in ("HTTP_PROXY", "http_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")  # what is on this machine goes past it
     with proxy_metrics().call("main", time.perf_counter()):
@@ -23,7 +23,5 @@ def test_calls_and_tokens_are_those_of_the_proxy_and_outlive_it(monkeypatch: pyt
         proxy_metrics().tokens(5, 2)
     assert traffic.look(url) == {"calls": seen["calls"] + 1, "in": seen["in"] + 5, "out": seen["out"] + 2}
     before = traffic.look("http://127.0.0.1:9")  # nobody there: what was known last
-    monkeypatch.setattr(
-        rollout_display, "_scrape", lambda _: {"calls": 0.0, "in": 7.0, "out": 1.0}
-    )  # a new one
+    monkeypatch.setattr(display, "_scrape", lambda _: {"calls": 0.0, "in": 7.0, "out": 1.0})  # a new one
     assert traffic.look(url) == {"calls": before["calls"], "in": before["in"] + 7, "out": before["out"] + 1}

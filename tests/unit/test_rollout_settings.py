@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ingest.rollout_settings import Given, begin, check, context_tokens, go_on
+from ingest.rollouts.settings import Given, begin, check, context_tokens, go_on
 from lake.config import Config, ConfigError
 from lake.layout import Run
 from tests.support.tiny_model import write_model_folder

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.rollout_tasks import BadTask, lay_out, parse_task, read_tasks
+from ingest.rollouts.tasks import BadTask, lay_out, parse_task, read_tasks
 
 ODD = 'He said "it\'s {prompt} {{x}} ${HOME}";\n\n\ttail \\ \u2028 \x85 \u4f60 \U0001f600'
 

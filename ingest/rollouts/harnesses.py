@@ -108,7 +108,7 @@ def _courier(setting: Setting) -> Harness:
 
 
 def _command(setting: Setting) -> Harness:
-    from ingest.commanded import Commanded
+    from ingest.rollouts.commanded import Commanded
 
     return Commanded(setting)
 

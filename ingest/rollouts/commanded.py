@@ -19,7 +19,7 @@ How an execution ends (lake.events: unscored, failed and zero are never the same
 
 A program of an agent that ends otherwise than with 0 after good work names its statuses in
 `rollout.exit_codes` (OpenCode ends with 1 after a compaction, Codex where the token limit cut it).
-Nothing of either program outlives it: see `ingest.keeper`.
+Nothing of either program outlives it: see `ingest.rollouts.keeper`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from ingest.command_line import (
+from ingest.rollouts.command_line import (
     HARNESS_NAMES,
     SCORER_NAMES,
     BadCommand,
@@ -48,9 +48,17 @@ from ingest.command_line import (
     score_of,
     scorer_environment,
 )
-from ingest.harnesses import Assessed, Assignment, HarnessCrashed, HarnessError, ProxyLost, Setting, Unscored
-from ingest.keeper import KILL_S_MAX, Ended, Kept
-from ingest.rollout_tasks import Task, lay_out, parse_task
+from ingest.rollouts.harnesses import (
+    Assessed,
+    Assignment,
+    HarnessCrashed,
+    HarnessError,
+    ProxyLost,
+    Setting,
+    Unscored,
+)
+from ingest.rollouts.keeper import KILL_S_MAX, Ended, Kept
+from ingest.rollouts.tasks import Task, lay_out, parse_task
 from lake.config import Rollout
 
 EVALUATOR = "scorer"
@@ -81,7 +89,7 @@ def lines_of(rollout: Rollout) -> tuple[CommandLine, CommandLine | None]:
 async def keep(kept: Kept) -> Ended:
     """Run a command line under a keeper.  Cancelled, it returns when nothing of it is left."""
     keeper = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "ingest.keeper",
+        sys.executable, "-m", "ingest.rollouts.keeper",
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     talk = asyncio.ensure_future(keeper.communicate(json.dumps(asdict(kept)).encode()))

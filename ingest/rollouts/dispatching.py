@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from ingest.progress import Progress
+from ingest.rollouts.progress import Progress
 from lake.config import Config
 from lake.events import GroupDispatched
 

@@ -47,8 +47,8 @@ def new_command(  # noqa: PLR0917  click gives them by name
     headrace execution new runs/mine --task fix-7 --group fix-7 --size 8 --json
     headrace execution new runs/mine --task fix-7 --env > env.sh
     """
-    from ingest.command_line import dialect_environment
-    from ingest.outside import new, shell_lines
+    from ingest.rollouts.command_line import dialect_environment
+    from ingest.rollouts.outside import new, shell_lines
     from lake.layout import Run
 
     if as_env and as_json:
@@ -104,7 +104,7 @@ def finish_command(  # noqa: PLR0917  click gives them by name
     headrace execution finish runs/mine fix-7.0 --score 0.5
     headrace execution finish runs/mine fix-7-2.0 --missing "the tests did not start"
     """
-    from ingest.outside import finish
+    from ingest.rollouts.outside import finish
     from lake.layout import Run
 
     if (score is None) == (missing is None):
@@ -131,7 +131,7 @@ def list_command(run: Path, as_json: bool) -> None:
     headrace execution list runs/mine
     headrace execution list runs/mine --json
     """
-    from ingest.outside import listed
+    from ingest.rollouts.outside import listed
     from lake.layout import Run
 
     rows = listed(Run(run))

@@ -23,8 +23,8 @@ from typing import Any
 import msgspec
 
 from ingest.identity import read_secret, sign
-from ingest.launching import OUTSIDE
-from ingest.progress import TOPICS, Known, Progress
+from ingest.rollouts.launching import OUTSIDE
+from ingest.rollouts.progress import TOPICS, Known, Progress
 from lake.events import (
     Event,
     ExecutionFinished,

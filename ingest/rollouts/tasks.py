@@ -108,7 +108,7 @@ def lay_out(files: Mapping[str, str], workspace: Path) -> None:
         path.write_text(text, encoding="utf-8", newline="")
 
 
-if __name__ == "__main__":  # python -m ingest.rollout_tasks FILE: the tasks as a run keeps them
+if __name__ == "__main__":  # python -m ingest.rollouts.tasks FILE: the tasks as a run keeps them
     try:
         sys.stdout.buffer.writelines(f"{task}\n".encode() for task in read_tasks(Path(sys.argv[1])))
     except BadTask as error:

@@ -1,6 +1,6 @@
 """Keeps one command line: starts it, writes down what it prints, and leaves nothing of it behind.
 
-    python -m ingest.keeper       one JSON document on standard input (Kept), one on standard output (Ended)
+    python -m ingest.rollouts.keeper    JSON on standard input (Kept), JSON on standard output (Ended)
 
 A keeper of its own stands between the runner and every harness, since only an ancestor can find what a
 command leaves behind.  It is the subreaper of all that the command starts (Linux): a daemon that forked

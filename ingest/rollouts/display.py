@@ -11,9 +11,9 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from ingest.dispatching import group_name, under_way
-from ingest.progress import Known
-from ingest.rollout import Rollout
+from ingest.rollouts.dispatching import group_name, under_way
+from ingest.rollouts.progress import Known
+from ingest.rollouts.rollout import Rollout
 from lake.log import now_us
 from lake.processes import ask
 from lake.terminal import cell

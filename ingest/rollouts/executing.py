@@ -14,9 +14,9 @@ from collections.abc import Sequence
 import aiohttp
 import msgspec
 
-from ingest.harnesses import Assignment, Execution, Harness, HarnessCrashed, ProxyLost, Unscored
 from ingest.identity import sign
-from ingest.launching import Launch
+from ingest.rollouts.harnesses import Assignment, Execution, Harness, HarnessCrashed, ProxyLost, Unscored
+from ingest.rollouts.launching import Launch
 from lake.config import Rollout
 from lake.events import Event, ExecutionFinished, ExecutionScored
 from lake.log import now_us

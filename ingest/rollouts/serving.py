@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ingest.rollout_settings import model_info
+from ingest.rollouts.settings import model_info
 from lake import run_processes
 from lake.beginning import announce, copy_model, open_folder
 from lake.config import Config, ConfigError

@@ -21,10 +21,10 @@ from typing import Any
 
 import msgspec
 
-from ingest import dispatching
-from ingest.progress import TOPICS, Progress
-from ingest.rollout_settings import check
-from ingest.rollout_tasks import read_tasks
+from ingest.rollouts import dispatching
+from ingest.rollouts.progress import TOPICS, Progress
+from ingest.rollouts.settings import check
+from ingest.rollouts.tasks import read_tasks
 from lake import run_processes
 from lake.beginning import announce, copy_model, open_folder
 from lake.config import Config, ConfigError

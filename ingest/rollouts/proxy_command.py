@@ -49,8 +49,8 @@ def proxy_command(  # noqa: PLR0917  click gives them by name
     headrace proxy runs/mine --engine http://127.0.0.1:30000 --model models/qwen3
     headrace execution new runs/mine --task fix-7 --env > env.sh
     """
-    from ingest.rollout_settings import Given, begin, go_on
-    from ingest.serving import serve
+    from ingest.rollouts.serving import serve
+    from ingest.rollouts.settings import Given, begin, go_on
     from lake.layout import Run
 
     given = Given(engines=tuple(e.rstrip("/") for e in engines), model=model, settings=settings)

@@ -12,9 +12,10 @@ from typing import Any
 
 import msgspec
 
-from ingest.command_line import ARGUMENT_BYTES_MAX, BadCommand, CommandLine
-from ingest.commanded import lines_of, program
-from ingest.rollout_tasks import parse_task
+from ingest.engines import engine_key
+from ingest.rollouts.command_line import ARGUMENT_BYTES_MAX, BadCommand, CommandLine
+from ingest.rollouts.commanded import lines_of, program
+from ingest.rollouts.tasks import parse_task
 from lake.config import Config, ConfigError, Rollout, override
 from lake.layout import Run
 from lake.processes import ask
@@ -22,7 +23,6 @@ from lake.processes import ask
 CONTEXT_TOKENS = 32_768
 """Where a model's config.json does not say."""
 EMBEDDED_CONTEXT_TOKENS_MAX = 8192
-ENGINE_KEY = "HEADRACE_ENGINE_KEY"
 ENGINE_S = 10.0
 BEGINS = Config(
     name="policy",
@@ -52,7 +52,7 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
 
 def model_info(engine: str) -> dict[str, Any]:
     """What an engine says of itself.  Raises EngineAway."""
-    key = os.environ.get(ENGINE_KEY)
+    key = engine_key()
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
         request = urllib.request.Request(f"{engine.rstrip('/')}/model_info", headers=headers)

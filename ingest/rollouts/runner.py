@@ -1,6 +1,6 @@
 """The runner: launches the executions of the log's groups, oldest first, and reports how they end.
 
-    python -m ingest.runner --run RUN --proxy http://127.0.0.1:PORT
+    python -m ingest.rollouts.runner --run RUN --proxy http://127.0.0.1:PORT
 
     groups --> launching (pure) --> execution.launched --> harness against {proxy}/x/EXECUTION
                                                                |
@@ -28,11 +28,11 @@ from typing import IO
 
 import aiohttp
 
-from ingest.executing import Executor, describe
-from ingest.harnesses import Harness, HarnessError, ProxyLost, Setting, make_harness
 from ingest.identity import read_secret
-from ingest.launching import TOPICS, Launch, Launching, heal
-from ingest.publishing import Publisher
+from ingest.rollouts.executing import Executor, describe
+from ingest.rollouts.harnesses import Harness, HarnessError, ProxyLost, Setting, make_harness
+from ingest.rollouts.launching import TOPICS, Launch, Launching, heal
+from ingest.rollouts.publishing import Publisher
 from lake.blobs import Blobs
 from lake.config import Config, Rollout
 from lake.events import Event, EventError, ExecutionLaunched
@@ -280,7 +280,9 @@ def _unfold(error: BaseException) -> list[BaseException]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 0 after a stop, 1 where it could not go on, 2 for wrong use."""
-    parser = argparse.ArgumentParser(prog="python -m ingest.runner", description=__doc__.split("\n", 1)[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m ingest.rollouts.runner", description=__doc__.split("\n", 1)[0]
+    )
     parser.add_argument("--run", type=Path, required=True, help="the run's folder")
     parser.add_argument("--proxy", required=True, help="the capture proxy, http://127.0.0.1:PORT")
     given = parser.parse_args(arguments)

@@ -65,9 +65,9 @@ def rollout_command(run: Path, as_json: bool, **given: Any) -> None:
         --harness "claude --dangerously-skip-permissions -p -- {prompt}" --scorer "python {here}/score.py"
     headrace rollout runs/fix
     """
-    from ingest.rollout import drive, summary
-    from ingest.rollout_display import Display
-    from ingest.rollout_settings import Given, begin, go_on
+    from ingest.rollouts.display import Display
+    from ingest.rollouts.rollout import drive, summary
+    from ingest.rollouts.settings import Given, begin, go_on
     from lake.layout import Run
 
     numbers = {
