@@ -29,7 +29,7 @@ class World:
 
     def __init__(self, path, **rollout):
         self.run = Run(path)
-        self.config = parse({"rollout": rollout})
+        self.config = parse({"rollout": rollout, "proxy": {"rejoin_s": 0}})
         self.run.config_file.write_bytes(msgspec.json.encode(self.config))
         self.log = open_log(self.run.log_url(self.config))
         self.dispatched = 0
