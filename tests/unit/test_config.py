@@ -12,7 +12,7 @@ from lake.config import Config, ConfigError
 
 
 def test_the_shipped_demo_is_the_default_but_for_calls_that_are_given_up() -> None:
-    assert configs.read("demo") == override(Config(), ["proxy.rejoin_s=0"])
+    assert configs.read("demo") == configs.override(Config(), ["proxy.rejoin_s=0"])
 
 
 def test_a_file_is_read_and_unknown_names_are_refused(tmp_path: Path) -> None:
