@@ -135,5 +135,6 @@ class Delivery:
         if gone.done():
             return False
         await _more(send, body)
+        await _more(send, b"")  # where the body did not fit into the server's buffer: waits until it does
         await asyncio.sleep(0)
         return not gone.done()

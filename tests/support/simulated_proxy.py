@@ -223,6 +223,8 @@ class SimulatedProxy:
         async def send(message: dict[str, Any]) -> None:
             nonlocal came
             await self._read(got, unread, over, hang_up.reads_s)
+            if message.get("body") == b"" and message.get("more_body"):
+                return  # nothing comes to the client
             if came == hang_up.part:
                 self.loop.call_later(hang_up.reads_s / 2, over.set) if hang_up.reads_s else over.set()
             came += 1
