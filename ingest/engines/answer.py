@@ -1,7 +1,7 @@
 """What an engine answered, checked.
 
 EngineError
-├── EngineUnavailable   not reached, gone in between, or a 5xx: another try, or another engine, may help
+├── EngineUnavailable   not reached, gone in between, busy, a 5xx: another try, or another engine, may help
 └── EngineRefused       the engine said no (4xx), or answered what cannot be trusted: final
 """
 

@@ -28,6 +28,7 @@ CONNECTIONS_MAX = 2048
 CONTROL_CONNECTIONS_MAX = 16  # their own: an engine is not silent because calls fill all others
 CONTROL_TIMEOUT_S = 120.0  # an update reads a whole model from disk
 PROBE_TIMEOUT_S = 5.0
+BUSY = (408, 429)  # of a gateway before engines: too slow, too many; later it may take the call
 
 Standing = Literal["ready", "paused", "silent"]
 """What `/ready` says: takes calls; there, and takes none now (503); not there."""
@@ -99,7 +100,7 @@ class EngineClient:
             raise EngineUnavailable(f"{self.url}{path}: {error or type(error).__name__}") from error
         if status == 200 or not final:
             return status, content
-        kind = EngineUnavailable if status >= 500 else EngineRefused
+        kind = EngineUnavailable if status >= 500 or status in BUSY else EngineRefused
         raise kind(f"{self.url}{path}: {_sentence(status, content)}")
 
     async def generate(

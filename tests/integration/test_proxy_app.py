@@ -212,7 +212,7 @@ async def test_limits(log, model, engine, script):
 
 
 # --------------------------------------------------------------------- engines that fail
-@pytest.mark.parametrize("fault", ["500", "drop"])
+@pytest.mark.parametrize("fault", ["500", "429", "drop"])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_the_harness_sees_one_slow_call(proxy, engine, script, fault, stream):
     """Case 26, and 5xx that would end a run in two seconds."""
