@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from ingest.matching import Ids, Matcher
-from ingest.proxy.history import Match, Turn
+from ingest.proxy.history import Match, Turn, digest
 from ingest.proxy.neutral import Rejected, Request
 from ingest.proxy.rendering import Rendered, Renderer, RenderingError
 
@@ -37,10 +37,6 @@ class Prompt:
     )  # of the rendering: its length and digest; None where only its end was made
     shape: bytes  # digest of the tools and options
     thinking: bool
-
-
-def _digest(text: str) -> bytes:
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def _opened(text: str, generation: str, think: tuple[str, str]) -> str:
@@ -73,8 +69,8 @@ def _base(rendered: Rendered, match: Match) -> tuple[int | None, str]:
     for index, turn in sorted(match.turns.items(), reverse=True):
         if turn.body is None:  # of another process: its ids are compared one by one
             continue
-        length, digest = turn.body
-        if len(rendered.text) >= length and _digest(rendered.text[:length]) == digest:
+        length, recorded = turn.body
+        if len(rendered.text) >= length and digest(rendered.text[:length]) == recorded:
             return index, difference
         difference = f"the rendering before message {index} is not that of call {turn.call_id}"
     return None, difference
@@ -164,7 +160,7 @@ def make_prompt(
         ids=ids,
         base=None if base is None else match.turns[base].call_id,
         difference=match.difference or note or changed,
-        body=(len(body), _digest(body)),
+        body=(len(body), digest(body)),
         shape=shape,
         thinking=_thinking(rendered, renderer),
     )

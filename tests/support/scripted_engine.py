@@ -33,8 +33,8 @@ COMPUTED = {"queued": 0.0, "prefill": 0.0, "decode": 0.5, "last-token": 1.0, "ha
 class Say:
     """One answer.  `ids` overrides the encoded `text`; `stop` appends the stop token.
 
-    fault: "" | "500" (or another status) | "drop" (the connection) | "abort" (as a weight update does) | one of
-    POINTS (the connection is reset there, as that of a killed process is) | "hang" (no answer, ever).
+    fault: "" | "500" (or another status) | "drop" (the connection) | "abort" (as a weight update does) |
+    one of POINTS (the connection is reset there, as that of a killed process is) | "hang" (no answer, ever).
     `change` may do anything to the answer before it is sent.
     `hold` is waited for first; an abort request ends the wait with what `partial` tokens allow.
     """
