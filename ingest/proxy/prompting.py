@@ -27,14 +27,15 @@ from ingest.proxy.rendering import Rendered, Renderer, RenderingError
 
 @dataclass(frozen=True)
 class Prompt:
-    """Ids int32 (n,) for the engine, and what the record needs to know of how they came about."""
+    """Ids int32 (n,) for the engine, and what the record needs to know of how they came about.
+
+    `body`: length and digest of the rendering; None where only its end was made.
+    """
 
     ids: Ids
     base: int | None  # the call whose whole sequence they begin with
     difference: str
-    body: (
-        tuple[int, bytes] | None
-    )  # of the rendering: its length and digest; None where only its end was made
+    body: tuple[int, bytes] | None
     shape: bytes  # digest of the tools and options
     thinking: bool
 
