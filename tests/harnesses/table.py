@@ -15,7 +15,7 @@ Runs = Mapping[str, Seen]
 """A client's runs by name."""
 
 MARKER = b"__unparsedToolInput"
-"""How Claude Code sends arguments back that are no JSON; the dialect takes them out of it."""
+"""Where arguments that are no JSON lie in Anthropic Messages, as Claude Code writes them."""
 ROLES = ("main", "sub-agent", "main-summary", "sub-agent-summary", "auxiliary")
 HEAD = """\
 # Harnesses behind the capture proxy
@@ -231,8 +231,8 @@ def _one_answer(runs: Runs, name: str) -> str:
     if seen is None:
         return "-"
     outcome = seen.outcome
-    answers = sum(turn.line.label == "answer" for turn in seen.turns)
-    requests = len(outcome.calls) - sum(turn.line.label != "answer" for turn in seen.turns)
+    answers = sum(bool(turn.line.faults or turn.line.slow_s) for turn in seen.turns)
+    requests = len(outcome.calls) - (len(seen.turns) - answers)
     took = "" if name == "failing" else f" in {outcome.seconds:.0f} s"
     return f"{requests} request, {answers} answer{took}, exit status {outcome.exit}"
 
