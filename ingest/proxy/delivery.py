@@ -98,9 +98,9 @@ class Delivery:
         if reply:
             await _start(send, 200, EVENTS, None)
             await _more(send, reply.begin(len(call.prompt.ids)))
-        return await self._wait(call, gone, reply, send) and await self._answer(
-            call, request, reply, gone, send
-        )
+        if not await self._wait(call, gone, reply, send):
+            return False
+        return await self._answer(call, request, reply, gone, send)
 
     async def _wait(self, call: Call, gone: asyncio.Task[None], reply: Reply | None, send: Send) -> bool:
         """True when the call has ended, False when the client has gone before it."""
