@@ -59,9 +59,14 @@ SHAPES = {
         "main-summary",
     ),
     "Claude Code, reminders before": (
-        asked(CLAUDE, "<system-reminder>x</system-reminder>" + CRITICAL, dialect="anthropic"),
+        asked(CLAUDE, "<system-reminder>x</system-reminder>\n" + CRITICAL, dialect="anthropic"),
         {},
         "main-summary",
+    ),
+    "Claude Code, a task that quotes it": (
+        asked(CLAUDE, f"Explain what '{CRITICAL}' is for.", dialect="anthropic"),
+        {},
+        "main",
     ),
     "Claude Code, after a summary": (
         asked(CLAUDE, "This session is being continued from a previous conversation", dialect="anthropic"),
