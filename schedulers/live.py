@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
 
 from rich.console import Console, Group
-from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from lake.config import Config
+from lake.live_screen import LiveScreen
 from schedulers.state import State, Step
 
 ROWS = 10
@@ -32,34 +31,18 @@ def step_line(step: Step, state: State) -> str:
     )
 
 
-class Display:
+class Display(LiveScreen):
     """`show(state, config)` as often as you like; use as a context manager."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
+        super().__init__(console)
         self._progress = Progress(
             TextColumn("[bold]training[/bold]"), BarColumn(), MofNCompleteColumn(), TextColumn("steps"),
             TimeElapsedColumn(), console=console,
         )  # fmt: skip
         self._task = self._progress.add_task("steps", total=None)
-        self._live = Live(console=console, refresh_per_second=4, transient=False)
         self._printed = 0
         self._shown_s = 0.0
-
-    def __enter__(self) -> Display:
-        if self._console.is_terminal:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._console.is_terminal:
-            self._live.stop()
-
-    def say(self, sentence: str) -> None:
-        """A sentence above the table."""
-        self._console.print(sentence, soft_wrap=True)
 
     def show(self, state: State, config: Config) -> None:
         if not self._console.is_terminal:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import time
 import urllib.error
-from types import TracebackType
 
 from rich.console import Console, Group
-from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from ingest.rollouts.dispatching import group_name, under_way
 from ingest.rollouts.progress import Known
 from ingest.rollouts.rollout import Rollout
+from lake.live_screen import LiveScreen
 from lake.log import now_us
 from lake.processes import ask
-from lake.terminal import cell
 
 OLDEST = 5
 REFRESH_S = 0.25
@@ -70,35 +68,19 @@ def _age(execution: Known) -> str:
     return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
 
 
-class Display:
+class Display(LiveScreen):
     """`show(rollout)` as often as you like; use as a context manager."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
+        super().__init__(console)
         self._bar = Progress(
             TextColumn("[bold]groups ready[/bold]"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
             console=console,
         )  # fmt: skip
         self._task = self._bar.add_task("groups", total=None)
-        self._live = Live(console=console, refresh_per_second=4, transient=False)
         self._traffic = Traffic()
         self._told: set[str] | None = None
         self._shown_s = 0.0
-
-    def __enter__(self) -> Display:
-        if self._console.is_terminal:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._console.is_terminal:
-            self._live.stop()
-
-    def say(self, sentence: str) -> None:
-        """A sentence above the table."""
-        self._console.print(cell(sentence), soft_wrap=True, markup=False, highlight=False)
 
     def show(self, rollout: Rollout) -> None:
         """Bring it up to date."""

@@ -5,40 +5,16 @@ from __future__ import annotations
 import json
 
 import pytest
-from tokenizers import Tokenizer
 
 from ingest.identity import sign
-from lake.log import open_log
 from tests.support.anthropic_events import message_of
 from tests.support.driven_execution import call_text
-from tests.support.running_proxy import SECRET, running_proxy
-from tests.support.scripted_engine import Say, ScriptedEngine
-from tests.support.tiny_model import write_model_folder
+from tests.support.running_proxy import SECRET
+from tests.support.scripted_engine import Say
 
 ODD = '{\n  "n" : 1.50,\n  "command":  "echo h\\u00e9llo \\/tmp", "big":12345678901234567890\n}'
 HEADERS = {"anthropic-version": "2023-06-01", "x-api-key": sign(SECRET, "g-1", "e-1")}
 EPHEMERAL = {"cache_control": {"type": "ephemeral"}}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return write_model_folder(tmp_path_factory.mktemp("model") / "m")
-
-
-@pytest.fixture
-async def engine(model):
-    async with ScriptedEngine(
-        Tokenizer.from_file(str(model / "tokenizer.json")), lambda _: Say("yes")
-    ) as engine:
-        yield engine
-
-
-@pytest.fixture
-async def proxy(tmp_path, model, engine):
-    log = open_log(f"sqlite://{tmp_path}/log.db")
-    async with running_proxy(log, model, engine.url) as proxy:
-        yield proxy
-    log.close()
 
 
 def text(value, **fields):

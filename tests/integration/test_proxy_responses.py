@@ -6,15 +6,12 @@ import asyncio
 import json
 
 import pytest
-from tokenizers import Tokenizer
 
 from ingest.identity import sign
-from lake.log import open_log
 from tests.support.driven_execution import call_text
 from tests.support.responses_events import events_of, response_of
-from tests.support.running_proxy import SECRET, running_proxy
-from tests.support.scripted_engine import Say, ScriptedEngine
-from tests.support.tiny_model import write_model_folder
+from tests.support.running_proxy import SECRET
+from tests.support.scripted_engine import Say
 
 ODD = '{\n  "n" : 1.50,\n  "cmd":  "echo h\\u00e9llo \\/tmp", "big":12345678901234567890\n}'
 HEADERS = {"Authorization": f"Bearer {sign(SECRET, 'g-1', 'e-1')}"}
@@ -26,27 +23,6 @@ TOOLS = [
     {"type": "custom", "name": "apply_patch", "description": "edit"},
     {"type": "web_search"},
 ]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return write_model_folder(tmp_path_factory.mktemp("model") / "m")
-
-
-@pytest.fixture
-async def engine(model):
-    async with ScriptedEngine(
-        Tokenizer.from_file(str(model / "tokenizer.json")), lambda _: Say("yes")
-    ) as engine:
-        yield engine
-
-
-@pytest.fixture
-async def proxy(tmp_path, model, engine):
-    log = open_log(f"sqlite://{tmp_path}/log.db")
-    async with running_proxy(log, model, engine.url) as proxy:
-        yield proxy
-    log.close()
 
 
 def user(text):
