@@ -86,7 +86,6 @@ class Client:
     """A harness.  `command`, `environment`, `files` (by path under HOME) get the place and the settings."""
 
     name: str
-    dialect: str
     command: Callable[[Place, Mapping[str, Any]], Sequence[str]]
     environment: Callable[[Place, Mapping[str, Any]], Mapping[str, str]]
     flights: Mapping[str, Flight]
@@ -95,8 +94,6 @@ class Client:
     """The value of `--harness` by which `headrace rollout` starts it; `started` makes the command of it."""
     home: Mapping[str, str] = field(default_factory=dict)
     """What lies in its HOME, by path: the FOLDER of `headrace rollout --home FOLDER`."""
-    version: str = ""
-    git: bool = True
     seconds_max: float = HARNESS_S
     also: Callable[[Any], list[str]] = lambda _: []
     """What must hold of this client's runs only: observed run -> what does not."""
@@ -271,8 +268,7 @@ async def _fly(client: Client, name: str, index: int, at: Hangar) -> Outcome:
 
 async def _run(client: Client, flight: Flight, place: Place) -> tuple[int, str]:
     place.project.mkdir(parents=True)
-    if client.git:
-        subprocess.run(["git", "init", "-q", str(place.project)], check=True, timeout=30)
+    subprocess.run(["git", "init", "-q", str(place.project)], check=True, timeout=30)
     for path, text in (dict(client.home) | dict(client.files(place, flight.settings))).items():
         (place.home / path).parent.mkdir(parents=True, exist_ok=True)
         (place.home / path).write_text(text)

@@ -55,7 +55,6 @@ SUMMARISED = (("main-summary", "summary", "restarts"), ("main", "answer", "resta
 
 CLIENT = Client(
     "aider",
-    "chat",
     command,
     environment,
     {

@@ -6,7 +6,6 @@ from tests.harnesses.clients.sdks import WHOLE, agent, flight, short
 
 CLIENT = agent(
     "anthropic",
-    "anthropic",
     "anthropic_agent.py",
     {
         "main": flight("messages", *WHOLE),

@@ -82,7 +82,6 @@ CUT_TOLD = (("main", "cut", "restarts"), ("main", "done", "extends"))
 
 CLIENT = Client(
     "claude-code",
-    "anthropic",
     command,
     environment,
     {

@@ -88,7 +88,6 @@ MAIN = (
 
 CLIENT = Client(
     "codex",
-    "responses",
     command,
     environment,
     {

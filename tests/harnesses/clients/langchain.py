@@ -27,7 +27,6 @@ SUMMARISED = (
 
 CLIENT = agent(
     "langchain",
-    "chat",
     "langchain_agent.py",
     {
         "main": flight("chat", ODD, UNKNOWN),

@@ -9,7 +9,6 @@ from tests.harnesses.clients.sdks import MALFORMED, ODD, UNKNOWN, WHOLE, agent, 
 
 CLIENT = agent(
     "litellm",
-    "chat",
     "litellm_agent.py",
     {
         "main": flight("openai", *WHOLE),

@@ -97,7 +97,6 @@ def also(seen: Seen) -> list[str]:
 
 CLIENT = Client(
     "mini-swe-agent",
-    "chat",
     command,
     environment,
     {

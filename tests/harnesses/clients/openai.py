@@ -6,7 +6,6 @@ from tests.harnesses.clients.sdks import WHOLE, agent, flight, short
 
 CLIENT = agent(
     "openai",
-    "chat",
     "openai_agent.py",
     {
         "main": flight("chat", *WHOLE),

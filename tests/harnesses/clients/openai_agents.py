@@ -27,7 +27,6 @@ DELEGATING = (
 
 CLIENT = agent(
     "openai-agents",
-    "responses",
     "openai_agents_agent.py",
     {
         "main": flight("responses", ODD, MALFORMED),

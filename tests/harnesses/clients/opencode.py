@@ -110,7 +110,6 @@ def ended_by(label: str) -> Told:
 
 CLIENT = Client(
     "opencode",
-    "chat",
     command,
     environment,
     {

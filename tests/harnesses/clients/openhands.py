@@ -39,7 +39,6 @@ MAIN = story("odd and parallel", "malformed", "unknown tool", "finish")
 
 CLIENT = agent(
     "openhands",
-    "chat",
     "openhands_agent.py",
     {
         "main": Flight(script(*LINES), MAIN, settings=HOW),

@@ -92,7 +92,6 @@ MAIN = (
 
 CLIENT = Client(
     "pi",
-    "chat",
     command,
     environment,
     {

@@ -93,7 +93,6 @@ def again(label: str) -> Told:
 
 CLIENT = Client(
     "qwen-code",
-    "chat",
     command,
     environment,
     {

@@ -59,7 +59,7 @@ def short(how: str, *, cut_dies: bool = False) -> dict[str, Flight]:
     }
 
 
-def agent(name: str, dialect: str, file: str, flights: Mapping[str, Flight], **environment: str) -> Client:
+def agent(name: str, file: str, flights: Mapping[str, Flight], **environment: str) -> Client:
     """A client whose flights say in `settings` how its script is called (`how`)."""
 
     def line(how: str) -> str:
@@ -74,4 +74,4 @@ def agent(name: str, dialect: str, file: str, flights: Mapping[str, Flight], **e
 
     first = next(iter(flights.values()))
     rollout = line(first.settings["how"])
-    return Client(name, dialect, command, variables, flights, rollout=rollout)
+    return Client(name, command, variables, flights, rollout=rollout)
