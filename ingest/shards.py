@@ -190,19 +190,25 @@ def digest_lane(shard: DigestShard) -> tuple[int, str]:
         where["topic"] = shard.topic
     for rows in in_offset_order(table, where) if table is not None else ():
         below = rows.filter(pc.less(rows["log_offset"], shard.end))
-        digest.add(_with_schema(below) if shard.table != "dead_letters" else below)
+        digest.add(_as_of_today(below, shard.table) if shard.table != "dead_letters" else below)
         if below.num_rows < rows.num_rows:
             break
     return digest.rows, digest.hexdigest()
 
 
-def _with_schema(rows: pa.Table) -> pa.Table:
-    """Rows from before the column `schema` are of the first one."""
-    first = pa.scalar(FIRST_SCHEMA, pa.int32())
-    if "schema" not in rows.column_names:
-        return rows.append_column("schema", pa.repeat(first, rows.num_rows))
-    at = rows.schema.get_field_index("schema")
-    return rows.set_column(at, rows.schema.field(at), pc.fill_null(rows["schema"], first))
+ADDED = {"schema": pa.scalar(FIRST_SCHEMA, pa.int32()), "place": pa.scalar(b"", pa.binary())}
+"""Columns that tables gained, and what rows from before have in them."""
+
+
+def _as_of_today(rows: pa.Table, topic: str) -> pa.Table:
+    """Rows with every column of their table; those from before a column was added have what it meant then."""
+    for name in ADDED.keys() & set(SCHEMAS[topic].names):
+        if name not in rows.column_names:
+            rows = rows.append_column(name, pa.repeat(ADDED[name], rows.num_rows))
+        else:
+            at = rows.schema.get_field_index(name)
+            rows = rows.set_column(at, rows.schema.field(at), pc.fill_null(rows[name], ADDED[name]))
+    return rows.select(SCHEMAS[topic].names)
 
 
 def digest_groups(shard: GroupsShard) -> dict[str, dict[str, tuple[int, str]]]:

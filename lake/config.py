@@ -189,15 +189,15 @@ class Proxy(Section, kw_only=True, frozen=True):
     """How requests are read and answered; what is empty is found out.
 
     `chat_template` is a file, used in place of the model's own; `parser` the form of tool calls (`hermes`,
-    `qwen3-coder`, ...: ingest.proxy.parsing), by the template where it is not said; `roles` a file of rules
-    that come before the shipped ones (ingest.proxy.roles).  A call whose client hung up runs on for
+    `qwen3-coder`, ...: ingest.proxy.parsing), by the template where it is not said; `role_rules` a file
+    of rules that come before the shipped ones (ingest.proxy.roles).  A call whose client hung up runs on for
     `rejoin_s`; one that an engine ended too early is gone on from (`continue_aborted`) or sampled anew.
     States of executions are kept up to `state_mb`, and are read from the log again beyond that.
     """
 
     chat_template: str = ""
     parser: str = ""
-    roles: str = ""
+    role_rules: str = ""
     keep_alive_s: float = 10.0
     engine_wait_s: float = 600.0
     rejoin_s: float = 20.0

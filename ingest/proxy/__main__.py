@@ -94,7 +94,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
         secret=read_secret(run),
         limits=limits,
         model=config.name,
-        roles=Roles.load(Path(settings.roles) if settings.roles else None),
+        roles=Roles.load(Path(settings.role_rules) if settings.role_rules else None),
     )
     server = uvicorn.Config(
         app,

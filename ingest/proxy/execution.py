@@ -289,8 +289,8 @@ class Execution:
         kept = [_as_kept(c, recalled.undelivered) for c in recalled.calls]
         self._matcher = Matcher.restored(kept)
         self.started_us = min(c.started_us for c in kept)
-        for event in kept:
-            self._lengths.append(event.shared_len + event.n_context + event.n_output)
+        for event, whole in zip(kept, recalled.calls, strict=True):
+            self._lengths.append(whole.shared_len + whole.n_context + whole.n_output)
             self.history.recall(event.call_id, event.place)
             if not event.delivered:
                 self._undelivered[event.place, event.role] = event.call_id

@@ -252,7 +252,7 @@ def _read(path: Path) -> tuple[list[_Compiled], list[tuple[str, str]]]:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise RolesError(
-            f"{path} is not there; the setting proxy.roles names a TOML file of rules"
+            f"{path} is not there; the setting proxy.role_rules names a TOML file of rules"
         ) from error
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise RolesError(f"{path}: {error}") from error

@@ -27,7 +27,8 @@ with classified as (
                 then 'template renders the past otherwise'
             when contains(difference, 'turns are rendered from their messages')
                 then 'template refused sampled turns'
-            when regexp_matches(difference, '^call_[\d_]+ came back with') then 'tool call rewritten, restored'
+            when regexp_matches(difference, '^call_[\d_]+ came back with')
+                then 'tool call rewritten, restored'
             when regexp_matches(difference, '^token \d+ differs from call') then 'tokens differ'
             when difference <> '' then 'other'
             when relation = 'restarts' then 'new conversation'
