@@ -68,6 +68,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
     log = run.open_log(config)
     settings = config.proxy
     renderer = Renderer.load(run.weights(0), parser=settings.parser, chat_template=settings.chat_template)
+    _ = renderer.windowed  # found by trying, which takes a second: before anybody waits
     if renderer.form.name == "none":
         print(
             "warning: the chat template shows no form of tool calls that is known, so calls stay text; "
