@@ -280,7 +280,7 @@ def test_a_bad_file_is_refused_by_name(name, tmp_path):
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(RolesError, match=r"is not there; the setting proxy\.roles"):
+    with pytest.raises(RolesError, match=r"is not there; the setting proxy\.role_rules"):
         Roles.load(tmp_path / "none.toml")
     with pytest.raises(RolesError, match="directory"):
         Roles.load(tmp_path)
