@@ -5,36 +5,12 @@ from __future__ import annotations
 import asyncio
 import re
 
-import pytest
-from tokenizers import Tokenizer
-
 from ingest.engines.client import EngineClient
 from ingest.proxy.app import make_app
 from ingest.proxy.rendering import Renderer
-from lake.log import open_log
 from tests.support.driven_execution import user
 from tests.support.running_proxy import LIMITS, SECRET, running_proxy, until
-from tests.support.scripted_engine import Say, ScriptedEngine
-from tests.support.tiny_model import write_model_folder
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return write_model_folder(tmp_path_factory.mktemp("model") / "m")
-
-
-@pytest.fixture
-def log(tmp_path):
-    log = open_log(f"sqlite://{tmp_path}/log.db")
-    yield log
-    log.close()
-
-
-@pytest.fixture
-async def engine(model):
-    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
-    async with ScriptedEngine(tokenizer, lambda _prompt: Say("yes")) as engine:
-        yield engine
+from tests.support.scripted_engine import Say
 
 
 async def scraped(proxy):
