@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import signal
 import sys
 from pathlib import Path
@@ -114,6 +115,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
         # uvicorn ends its serving on them and then raises them again for whoever handled them before:
         # that is this, so that what follows runs too.
         signal.signal(number, lambda *_: None)
+    _spare_collector()
     try:
         await uvicorn.Server(server).serve()
     finally:
@@ -121,10 +123,23 @@ async def _serve(arguments: argparse.Namespace) -> None:
         log.close()
 
 
+def _spare_collector() -> None:
+    """What was loaded stays, so the garbage collector need not look through it; and it comes less often.
+
+    With the defaults it took a tenth of a call's time, and held all calls for 90 ms now and then.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
+
+
 def main() -> int:
     """Serves until SIGINT or SIGTERM; 2 where the arguments or the run cannot be used."""
     arguments = _arguments()
     import uvloop
+
+    # the thread that writes to the log waits for the interpreter's lock: 5 ms, the default, is a whole call
+    sys.setswitchinterval(5e-4)
 
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

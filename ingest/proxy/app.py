@@ -161,7 +161,6 @@ def make_app(
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        writer.start()
         yield
         await writer.stop()
 
@@ -171,14 +170,14 @@ def make_app(
         "messages": CallEndpoint(executions, ANTHROPIC, rules),
         "messages/count_tokens": CountEndpoint(executions, ANTHROPIC),
     }
-    routes = [*_plain_routes(executions, model)]
+    routes = []  # calls first: routes are tried in their order
     for path, endpoint in endpoints.items():
         for prefix in ("/v1/", "/"):
             routes += [
                 Route(f"/x/{{execution}}{prefix}{path}", endpoint, methods=["POST"]),
                 Route(f"/x/{{execution}}/{{role}}{prefix}{path}", endpoint, methods=["POST"]),
             ]
-    app = Starlette(lifespan=lifespan, routes=routes)
+    app = Starlette(lifespan=lifespan, routes=[*routes, *_plain_routes(executions, model)])
     app.router.redirect_slashes = False  # it would answer with an address out of the request's own header
     return app
 

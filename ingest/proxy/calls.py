@@ -37,6 +37,7 @@ from lake.metrics import EngineTime, proxy_metrics
 
 PAUSE_S_MIN = 0.05
 PAUSE_S_MAX = 5.0
+TOOLS_S = 0.1  # a tool's event waits so long for another's transaction: half of what the log would do
 WORKED_S = 5.0  # an attempt that took longer before it failed had found an engine
 
 
@@ -236,7 +237,7 @@ class Caller:
 
     async def _run(self, call: Call, engine: EngineTime) -> Answer:
         execution = call.execution
-        tools = asyncio.gather(*(self._writer.append(e) for e in call.tools))
+        tools = call.tools and asyncio.create_task(self._writer.append(*call.tools, within_s=TOOLS_S))
         try:
             try:
                 with engine.running():
@@ -250,7 +251,8 @@ class Caller:
                 await self._writer.append(recorded.event)
                 self._metrics.tokens(len(call.prompt.ids), recorded.event.n_output)
             finally:
-                await tools
+                if tools:
+                    await tools
             if recorded.answer is None or not call.waiting:
                 self._metrics.undelivered.inc()
             if recorded.answer is None:

@@ -16,6 +16,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import msgspec
 
@@ -45,6 +46,7 @@ def minted(call_id: int, number: int) -> str:
     return f"call_{call_id:06d}_{number:02d}"
 
 
+@lru_cache(1 << 16)
 def of_minted(tool_call_id: str) -> tuple[int, int] | None:
     """(call id, number) of an id that the proxy gave; None of any other."""
     found = _MINTED.fullmatch(tool_call_id)
@@ -79,14 +81,14 @@ class Turn:
     sent_us: int = 0
     returned: set[int] = field(default_factory=set)  # numbers of the calls whose result has been seen
     back: tuple[int, list[str]] | None = None  # a message that is this turn: its hash, and what changed in it
+    after: bytes = field(init=False)  # the place that follows
+
+    def __post_init__(self) -> None:
+        self.after = chained(self.place, b"turn %d" % self.call_id)
 
     @property
     def ids(self) -> list[str]:
         return [minted(self.call_id, k) for k in range(len(self.calls))]
-
-    @property
-    def after(self) -> bytes:
-        return chained(self.place, b"turn %d" % self.call_id)
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
-"""Events to the log: those that come at the same time share one transaction.
+"""Events to the log: those that come while a transaction is written share the next one.
 
-Guarantees: `append` returns after the log has acknowledged the event and raises what the log raised;
-nothing is dropped; at most `pending_max` events of together `pending_bytes_max` wait, and then `append`
+Guarantees: `append` returns after the log has acknowledged the events and raises what the log raised;
+nothing is dropped; at most `pending_max` appends of together `pending_bytes_max` wait, and then `append`
 waits too; the log being out of reach is retried for `retry_s_max` seconds, since readers remove what is
 written twice.
 """
@@ -9,11 +9,11 @@ written twice.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import math
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 from lake.events import Event, EventError
 from lake.log import Log, LogError, LogUnavailable
@@ -24,15 +24,20 @@ RETRY_S_STEP_MAX = 2.0
 EVENT_OVERHEAD_BYTES = 1024  # the fields of an event that are no text and no bytes, and what waits for it
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Waiting:
-    event: Event
+    events: Sequence[Event]
     size: int
     done: asyncio.Future[None]
+    alone: bool = False  # a transaction with others was refused
 
 
 class EventWriter:
-    """One task that collects events and one thread that appends them; in the order they came."""
+    """One thread that appends; in the order they came.  For one event loop.
+
+    There is no task between: an event goes to the thread from where it was made, since each turn of a busy
+    loop takes longer than the transaction.
+    """
 
     def __init__(
         self,
@@ -42,103 +47,147 @@ class EventWriter:
         pending_bytes_max: int = 256 << 20,
         batch_max: int = 512,
         batch_bytes_max: int = 16 << 20,
-        collect_s: float = 0.002,
         retry_s_max: float = 60.0,
     ) -> None:
         self._log = log
         self._batch_max, self._batch_bytes_max = batch_max, batch_bytes_max
+        self._count, self._count_max = 0, pending_max
         self._bytes, self._bytes_max = 0, pending_bytes_max  # of events that wait; one alone may be larger
-        self._room = asyncio.Condition()
-        self._collect_s = collect_s
         self._retry_s_max = retry_s_max
-        self._queue: asyncio.Queue[_Waiting] = asyncio.Queue(pending_max)
+        self._outside: deque[tuple[int, asyncio.Future[None]]] = deque()  # those that there is no room for
+        self._pending: deque[_Waiting] = deque()
+        self._unhurried: deque[_Waiting] = deque()
+        self._writing = False
+        self._idle: asyncio.Future[None] | None = None  # `stop` waits for it
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="log-writer")
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Start in the running event loop."""
-        self._task = asyncio.create_task(self._run())
+        self._gauge = proxy_metrics().events_waiting
 
     async def stop(self) -> None:
         """Append what waits, then end."""
-        if self._task:
-            await self._queue.join()
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        self._idle = asyncio.get_running_loop().create_future()
+        self._next()
+        await self._idle
         self._thread.shutdown()
 
-    async def append(self, event: Event) -> None:
-        """Returns when the event is in the log.  Raises EventError, LogError."""
-        waiting = _Waiting(event, _size(event), asyncio.get_running_loop().create_future())
-        with proxy_metrics().events_waiting.track_inprogress():
-            async with self._room:
-                await self._room.wait_for(lambda: self._fits(waiting.size))
-                self._bytes += waiting.size
-            try:
-                await self._queue.put(waiting)
-            except BaseException:
-                await self._give([waiting])
-                raise
+    async def append(self, *events: Event, within_s: float = 0.0) -> None:
+        """Returns when the events are in the log, all or none of them.  Raises EventError, LogError.
+
+        within_s: who is in no hurry waits so long for the next transaction, instead of causing one.
+        """
+        if not events:
+            return
+        loop, size = asyncio.get_running_loop(), sum(map(_size, events))
+        with self._gauge.track_inprogress():
+            await self._enter(size)
+            waiting = _Waiting(events, size, loop.create_future())
+            if within_s and not self._idle:
+                self._unhurried.append(waiting)
+                loop.call_later(within_s, self._hurry, waiting)
+            else:
+                self._pending.append(waiting)
+                self._next()
             await waiting.done
 
-    def _fits(self, size: int) -> bool:
-        return not self._bytes or self._bytes + size <= self._bytes_max
-
-    async def _give(self, batch: Sequence[_Waiting]) -> None:
-        async with self._room:
-            self._bytes -= sum(w.size for w in batch)
-            self._room.notify_all()
-
-    async def _run(self) -> None:
-        loop, written = asyncio.get_running_loop(), -math.inf
-        while True:
-            batch = [await self._queue.get()]
-            # A first event goes at once; those that come while it is written are the next transaction.
-            await asyncio.sleep(max(0.0, written + self._collect_s - loop.time()))
-            size = batch[0].size
-            while len(batch) < self._batch_max and size < self._batch_bytes_max and not self._queue.empty():
-                batch.append(self._queue.get_nowait())
-                size += batch[-1].size
-            try:
-                await self._write(batch)
-            finally:
-                written = loop.time()
-                await self._give(batch)
-                for _ in batch:
-                    self._queue.task_done()
-
-    async def _write(self, batch: Sequence[_Waiting]) -> None:
+    # ---------------------------------------------------------------------------------- the room
+    async def _enter(self, size: int) -> None:
+        """Returns when there is room, which is then taken; in the order they came."""
+        if not self._outside and self._fits(size):
+            self._take(size)
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._outside.append((size, turn))
         try:
-            await self._append([w.event for w in batch])
-        except EventError as error:  # nothing was written: the bad event must not take the others along
-            if len(batch) > 1:
-                for one in batch:
-                    await self._write([one])
-                return
-            _settle(batch, error)
-        except LogError as error:
-            _settle(batch, error)
-        except Exception as error:  # no reason of the log's own: it still belongs to those who wait
-            _settle(batch, LogError(f"the log failed with {type(error).__name__}: {error}"))
-        else:
-            _settle(batch, None)
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._give(1, size)
+            raise
 
-    async def _append(self, events: Sequence[Event]) -> None:
-        loop = asyncio.get_running_loop()
-        until, pause = loop.time() + self._retry_s_max, RETRY_S_MIN
-        while True:
-            try:
-                await loop.run_in_executor(self._thread, self._log.append, events)
+    def _fits(self, size: int) -> bool:
+        return not self._count or (self._count < self._count_max and self._bytes + size <= self._bytes_max)
+
+    def _take(self, size: int) -> None:
+        self._count += 1
+        self._bytes += size
+
+    def _give(self, count: int, size: int) -> None:
+        self._count -= count
+        self._bytes -= size
+        while self._outside and (self._outside[0][1].done() or self._fits(self._outside[0][0])):
+            size, turn = self._outside.popleft()
+            if not turn.done():  # who waited was cancelled
+                self._take(size)
+                turn.set_result(None)
+
+    # ------------------------------------------------------------------------------- the writing
+    def _hurry(self, waiting: _Waiting) -> None:
+        """No transaction took it along."""
+        if waiting in self._unhurried:
+            self._unhurried.remove(waiting)
+            self._pending.append(waiting)
+            self._next()
+
+    def _next(self) -> None:
+        """Start a transaction, where none runs and something waits."""
+        if self._writing:
+            return
+        batch = self._batch()
+        if batch:
+            self._writing = True
+            self._write(batch, asyncio.get_running_loop().time() + self._retry_s_max, RETRY_S_MIN)
+        elif self._idle and not self._idle.done():
+            self._idle.set_result(None)
+
+    def _batch(self) -> list[_Waiting]:
+        """What the next transaction takes: all that there is, within its bounds."""
+        if not self._pending and not self._idle:
+            return []  # what is in no hurry causes none
+        batch: list[_Waiting] = []
+        size = 0
+        for queue in (self._pending, self._unhurried):
+            while queue and len(batch) < self._batch_max and size < self._batch_bytes_max:
+                if queue[0].alone:
+                    return batch or [queue.popleft()]
+                batch.append(queue.popleft())
+                size += batch[-1].size
+        return batch
+
+    def _write(self, batch: list[_Waiting], until: float, pause: float) -> None:
+        events = [event for waiting in batch for event in waiting.events]
+        written = asyncio.get_running_loop().run_in_executor(self._thread, self._log.append, events)
+        written.add_done_callback(lambda future: self._written(future, batch, until, pause))
+
+    def _written(
+        self, future: asyncio.Future[Any], batch: list[_Waiting], until: float, pause: float
+    ) -> None:
+        error = asyncio.CancelledError() if future.cancelled() else future.exception()
+        if isinstance(error, LogUnavailable):
+            if asyncio.get_running_loop().time() + pause <= until:
+                self._retrying = asyncio.create_task(self._again(batch, until, pause))
                 return
-            except LogUnavailable as error:
-                if loop.time() + pause > until:
-                    raise LogError(
-                        f"the log could not be reached for {self._retry_s_max:g} s; {len(events)} events "
-                        f"are not in it: {error}"
-                    ) from error
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, RETRY_S_STEP_MAX)
+            count = sum(len(waiting.events) for waiting in batch)
+            within = f"{self._retry_s_max:g} s"
+            sentence = f"the log could not be reached for {within}; {count} events are not in it"
+            unreached = LogError(f"{sentence}: {error}")
+            unreached.__cause__ = error
+            error = unreached
+        if isinstance(error, EventError) and len(batch) > 1:
+            # nothing was written: the bad event must not take the others along
+            for waiting in batch:
+                waiting.alone = True
+            self._pending.extendleft(reversed(batch))
+        else:
+            if error is not None and not isinstance(error, LogError | EventError):
+                # no reason of the log's own: it still belongs to those who wait
+                error = LogError(f"the log failed with {type(error).__name__}: {error}")
+            _settle(batch, error)
+            self._give(len(batch), sum(waiting.size for waiting in batch))
+        self._writing = False
+        self._next()
+
+    async def _again(self, batch: list[_Waiting], until: float, pause: float) -> None:
+        await asyncio.sleep(pause)
+        self._write(batch, until, min(pause * 2, RETRY_S_STEP_MAX))
 
 
 def _size(event: Event) -> int:
@@ -147,7 +196,7 @@ def _size(event: Event) -> int:
     return EVENT_OVERHEAD_BYTES + sum(len(value) for value in fields if isinstance(value, bytes | str))
 
 
-def _settle(batch: Sequence[_Waiting], error: Exception | None) -> None:
+def _settle(batch: Sequence[_Waiting], error: BaseException | None) -> None:
     for waiting in batch:
         if waiting.done.done():
             continue  # who waited was cancelled

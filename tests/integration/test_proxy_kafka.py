@@ -125,7 +125,6 @@ async def test_many_replies_are_held_at_once(make_log, kafka_broker, model, engi
 async def test_what_waits_for_a_frozen_broker_is_bounded_in_bytes(make_log, kafka_broker):
     log = make_log(30.0)
     writer = EventWriter(log, pending_bytes_max=6 << 20, batch_bytes_max=4 << 20)
-    writer.start()
     await writer.append(tool("g", 0))
     sizes = []
     with kafka.frozen(kafka_broker):

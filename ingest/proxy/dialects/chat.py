@@ -92,6 +92,9 @@ def _message(index: int, message: _Message) -> Message:
     if message.function_call:
         raise bad(f"{where}: function_call is not supported; give it as tool_calls")
     ours = role == "assistant"
+    if not ours and type(message.content) is str:  # most messages, of every request again
+        answers = message.tool_call_id if role == "tool" else None
+        return Message(role, message.content, call_id=answers or "", name=message.name or "")
     reasoning = message.reasoning_content or message.reasoning
     calls = [(c.id or "", c.function) for c in message.tool_calls or ()] if ours else []
     return Message(
