@@ -35,7 +35,7 @@ class EventError(ValueError):
 def ids_to_bytes(ids: Any) -> bytes:
     """Token ids (any integer sequence or array, each in [0, 2**31)) as little-endian int32 bytes."""
     wide = np.asarray(ids, dtype=np.int64)
-    if wide.size and (wide.min() < 0 or wide.max() > 0x7FFFFFFF):
+    if wide.size and np.maximum.reduce(wide.view(np.uint64), axis=None) > 0x7FFFFFFF:  # one below 0 is more
         raise EventError(f"token id outside [0, 2**31): {int(wide.min())}..{int(wide.max())}")
     return wide.astype("<i4").tobytes()
 

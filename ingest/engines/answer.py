@@ -98,7 +98,7 @@ def _pairs(answer: _Answer, bound: int) -> tuple[np.ndarray, np.ndarray]:
         i = int((~np.isfinite(logprobs)).argmax())
         raise EngineRefused(f"output token {i} (id {paired[i]}) has log-probability {triples[i][0]}")
     ids = np.array(paired, np.int64)
-    if n and not (ids.min() >= 0 and ids.max() < bound):
+    if n and np.maximum.reduce(ids.view(np.uint64)) >= bound:  # one below 0 is 2**63 at least
         raise EngineRefused(f"output ids run from {ids.min()} to {ids.max()}; 0 to {bound - 1} is possible")
     return ids.astype(np.int32), logprobs.astype(np.float32)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Sequence
 from typing import Any, Literal, Self
-from uuid import uuid4
 
 import aiohttp
 import msgspec
 import numpy as np
+from yarl import URL
 
 from ingest.engines.answer import EngineError, EngineRefused, EngineUnavailable, Generation, read_answer
 from ingest.engines.request import generate_body
@@ -33,10 +34,12 @@ BUSY = (408, 429)  # of a gateway before engines: too slow, too many; later it m
 Standing = Literal["ready", "paused", "silent"]
 """What `/ready` says: takes calls; there, and takes none now (503); not there."""
 
+_rids = random.Random()  # seeded by the system, like every process's
+
 
 def new_rid() -> str:
     """A request id: 32 hexadecimal characters.  One length for all, because SGLang aborts by prefix."""
-    return uuid4().hex
+    return f"{_rids.getrandbits(128):032x}"
 
 
 def _sentence(status: int, body: bytes) -> str:
@@ -71,6 +74,7 @@ class EngineClient:
             )
         if key:
             self._headers["Authorization"] = f"Bearer {key}"
+        self._urls: dict[str, URL] = {}
         self._sessions: dict[int, aiohttp.ClientSession] = {}  # by how many connections they hold at most
 
     async def __aenter__(self) -> Self:
@@ -82,7 +86,12 @@ class EngineClient:
     def _session(self, connections: int) -> aiohttp.ClientSession:
         if connections not in self._sessions:
             connector = aiohttp.TCPConnector(limit=connections, keepalive_timeout=30)
-            self._sessions[connections] = aiohttp.ClientSession(connector=connector, headers=self._headers)
+            self._sessions[connections] = aiohttp.ClientSession(
+                connector=connector,
+                headers=self._headers,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                skip_auto_headers=("Accept", "Accept-Encoding", "User-Agent"),  # nothing is packed on the way
+            )
         return self._sessions[connections]
 
     async def _send(
@@ -92,7 +101,8 @@ class EngineClient:
         session = self._session(CONNECTIONS_MAX if path == "/generate" else CONTROL_CONNECTIONS_MAX)
         timeout = aiohttp.ClientTimeout(total=timeout_s)
         try:
-            async with session.request(method, self.url + path, data=data, timeout=timeout) as answer:
+            url = self._urls.get(path) or self._urls.setdefault(path, URL(self.url + path))
+            async with session.request(method, url, data=data, timeout=timeout) as answer:
                 status, content = answer.status, await answer.read()
         except TimeoutError:
             raise EngineUnavailable(f"{self.url}{path}: no answer within {timeout_s:g} s") from None
@@ -127,7 +137,7 @@ class EngineClient:
                 f"input_ids is {input_ids.dtype}{input_ids.shape}; a filled int32 vector is needed"
             )
         bound = 2**31 if self.vocab_size is None else self.vocab_size
-        if input_ids.min() < 0 or input_ids.max() >= bound:
+        if np.maximum.reduce(input_ids.view(np.uint32)) >= bound:  # one below 0 is 2**31 at least
             raise EngineRefused(
                 f"input ids run from {input_ids.min()} to {input_ids.max()}; 0 to {bound - 1} is possible"
             )

@@ -36,7 +36,7 @@ class IdTexts:
 
     def json(self, ids: npt.NDArray[np.int32]) -> bytes | memoryview:
         """The JSON array of ids (int32 (n,), n above 0, none negative), but for the bracket that opens it."""
-        most = int(ids.max())
+        most = int(np.maximum.reduce(ids))
         if most > ID_MAX:  # no vocabulary is so large
             return msgspec.json.encode(ids.tolist())[1:]
         if most >= len(self._texts):

@@ -67,17 +67,24 @@ async def generate(http: aiohttp.ClientSession, engine: str, prompt: list[int], 
         "return_logprob": True,
     }
     async with http.post(f"{engine}/generate", json=body) as answer:
-        answer.raise_for_status()
-        return await answer.read()
+        content = await answer.read()
+        if answer.status != 200:
+            raise RuntimeError(
+                f"{engine} answered {answer.status}: {content.decode(errors='replace')[:2000]}"
+            )
+        return content
 
 
 async def rollout(
     http: aiohttp.ClientSession, given: argparse.Namespace, chat: Chat, capture: Capture, secret: int
 ) -> None:
-    """One execution: the policy guesses until it is right, its turns are over, or an answer was cut short."""
+    """One execution: the policy guesses until it is right, or it has no turn or no room left."""
     prompt, best = chat.begin(ASKED), 0.0
     for _ in range(given.turns):
-        body = await generate(http, given.engine, prompt, given.tokens_max)
+        room = min(given.tokens_max, given.context_tokens - len(prompt))
+        if room < 1:
+            break
+        body = await generate(http, given.engine, prompt, room)
         call, said = await asyncio.to_thread(capture.sglang, prompt, body)
         text = chat.text(said.output_ids.tolist())
         answer, good = judge(text, secret)
@@ -119,6 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--size", type=int, default=8, help="executions of a group")
     parser.add_argument("--turns", type=int, default=8)
     parser.add_argument("--tokens-max", type=int, default=64, help="of one answer")
+    parser.add_argument("--context-tokens", type=int, default=32768, help="prompt and answer together")
     parser.add_argument("--seed", type=int, default=0)
     asyncio.run(work(parser.parse_args(arguments)))
     return 0

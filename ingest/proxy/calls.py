@@ -14,7 +14,6 @@ the engine goes away for less than `engine_wait_s_max`.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import time
 from collections.abc import Callable
@@ -237,7 +236,7 @@ class Caller:
 
     async def _run(self, call: Call, engine: EngineTime) -> Answer:
         execution = call.execution
-        tools = call.tools and asyncio.create_task(self._writer.append(*call.tools, within_s=TOOLS_S))
+        tools = self._writer.put(*call.tools, within_s=TOOLS_S)
         try:
             try:
                 with engine.running():
@@ -251,8 +250,7 @@ class Caller:
                 await self._writer.append(recorded.event)
                 self._metrics.tokens(len(call.prompt.ids), recorded.event.n_output)
             finally:
-                if tools:
-                    await tools
+                await tools
             if recorded.answer is None or not call.waiting:
                 self._metrics.undelivered.inc()
             if recorded.answer is None:
@@ -270,15 +268,10 @@ class Caller:
         loop = asyncio.get_running_loop()
         failing_since, pause = math.inf, PAUSE_S_MIN
         while not call.gone.done():
-            rid, began = new_rid(), loop.time()
-            attempt = asyncio.create_task(self._generate(call, rid))
-            either: set[asyncio.Future[Any]] = {attempt, call.gone}
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if not attempt.done():
-                return joined([*call.parts, await self._abort(attempt, rid)])
+            began = loop.time()
             try:
-                generation = attempt.result()
-                if generation.finish_reason != "abort":
+                generation = await self._attempt(call)
+                if generation.finish_reason != "abort" or call.gone.done():
                     return joined([*call.parts, generation])
                 reason = "the engine aborted the call"  # a weight update, a drain: not the harness's matter
                 self._keep(call, generation)
@@ -324,17 +317,35 @@ class Caller:
             timeout_s=self._limits.generate_s_max,
         )
 
-    async def _abort(self, attempt: asyncio.Task[Generation], rid: str) -> Generation:
-        """Abort at the engine; what came until then, nothing where it does not say."""
-        with contextlib.suppress(EngineError, TimeoutError):
-            async with asyncio.timeout(self._limits.abort_s_max):
-                await self._engine.abort(rid)
-                return await attempt
-        if attempt.done() and not attempt.cancelled() and attempt.exception() is None:
-            return attempt.result()  # it ended, and the engine did not get round to saying so
-        attempt.cancel()
-        attempt.add_done_callback(_retrieve)
-        return _nothing("abort")
+    async def _attempt(self, call: Call) -> Generation:
+        """One try.  It is aborted where everybody leaves: what came until then, nothing where none tells."""
+        loop, rid = asyncio.get_running_loop(), new_rid()
+        aborting: list[asyncio.Task[None]] = []
+        try:
+            async with asyncio.timeout(None) as limit:
+
+                def leave(_: object) -> None:
+                    limit.reschedule(loop.time() + self._limits.abort_s_max)
+                    aborting.append(asyncio.create_task(self._abort(rid, limit)))
+
+                call.gone.add_done_callback(leave)
+                try:
+                    return await self._generate(call, rid)
+                finally:
+                    call.gone.remove_done_callback(leave)
+                    for task in aborting:
+                        task.cancel()
+        except (EngineError, TimeoutError):
+            if call.gone.done():
+                return _nothing("abort")
+            raise
+
+    async def _abort(self, rid: str, limit: asyncio.Timeout) -> None:
+        """Abort at the engine; where it cannot be told to, its answer is not waited for."""
+        try:
+            await self._engine.abort(rid)
+        except EngineError:
+            limit.reschedule(asyncio.get_running_loop().time())
 
     # ------------------------------------------------------------------------------- the end
     def settle(self, call: Call, delivered: bool) -> None:

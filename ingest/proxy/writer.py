@@ -15,6 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from lake.events import Event, EventError
 from lake.log import Log, LogError, LogUnavailable
 from lake.metrics import proxy_metrics
@@ -29,6 +31,7 @@ class _Waiting:
     events: Sequence[Event]
     size: int
     done: asyncio.Future[None]
+    within_s: float
     alone: bool = False  # a transaction with others was refused
 
 
@@ -54,7 +57,7 @@ class EventWriter:
         self._count, self._count_max = 0, pending_max
         self._bytes, self._bytes_max = 0, pending_bytes_max  # of events that wait; one alone may be larger
         self._retry_s_max = retry_s_max
-        self._outside: deque[tuple[int, asyncio.Future[None]]] = deque()  # those that there is no room for
+        self._outside: deque[_Waiting] = deque()  # those that there is no room for
         self._pending: deque[_Waiting] = deque()
         self._unhurried: deque[_Waiting] = deque()
         self._writing = False
@@ -69,55 +72,47 @@ class EventWriter:
         await self._idle
         self._thread.shutdown()
 
-    async def append(self, *events: Event, within_s: float = 0.0) -> None:
-        """Returns when the events are in the log, all or none of them.  Raises EventError, LogError.
+    async def append(self, *events: Event) -> None:
+        """Returns when the events are in the log, all or none of them.  Raises EventError, LogError."""
+        await self.put(*events)
+
+    def put(self, *events: Event, within_s: float = 0.0) -> asyncio.Future[None]:
+        """As append: await what it returns.  It is on its way at once, where there is room.
 
         within_s: who is in no hurry waits so long for the next transaction, instead of causing one.
         """
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if not events:
-            return
-        loop, size = asyncio.get_running_loop(), sum(map(_size, events))
-        with self._gauge.track_inprogress():
-            await self._enter(size)
-            waiting = _Waiting(events, size, loop.create_future())
-            if within_s and not self._idle:
-                self._unhurried.append(waiting)
-                loop.call_later(within_s, self._hurry, waiting)
-            else:
-                self._pending.append(waiting)
-                self._next()
-            await waiting.done
+            done.set_result(None)
+            return done
+        waiting = _Waiting(events, sum(map(_size, events)), done, within_s)
+        self._gauge.inc()
+        done.add_done_callback(lambda _: self._gauge.dec())
+        self._outside.append(waiting)
+        self._enter()
+        return done
 
     # ---------------------------------------------------------------------------------- the room
-    async def _enter(self, size: int) -> None:
-        """Returns when there is room, which is then taken; in the order they came."""
-        if not self._outside and self._fits(size):
-            self._take(size)
-            return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._outside.append((size, turn))
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self._give(1, size)
-            raise
+    def _enter(self) -> None:
+        """Who waits for room gets what there is, in the order they came."""
+        hurried = False
+        while self._outside and (self._outside[0].done.done() or self._fits(self._outside[0].size)):
+            waiting = self._outside.popleft()
+            if waiting.done.done():
+                continue  # who waited was cancelled
+            self._count += 1
+            self._bytes += waiting.size
+            if waiting.within_s and not self._idle:
+                self._unhurried.append(waiting)
+                asyncio.get_running_loop().call_later(waiting.within_s, self._hurry, waiting)
+            else:
+                self._pending.append(waiting)
+                hurried = True
+        if hurried:
+            self._next()
 
     def _fits(self, size: int) -> bool:
         return not self._count or (self._count < self._count_max and self._bytes + size <= self._bytes_max)
-
-    def _take(self, size: int) -> None:
-        self._count += 1
-        self._bytes += size
-
-    def _give(self, count: int, size: int) -> None:
-        self._count -= count
-        self._bytes -= size
-        while self._outside and (self._outside[0][1].done() or self._fits(self._outside[0][0])):
-            size, turn = self._outside.popleft()
-            if not turn.done():  # who waited was cancelled
-                self._take(size)
-                turn.set_result(None)
 
     # ------------------------------------------------------------------------------- the writing
     def _hurry(self, waiting: _Waiting) -> None:
@@ -181,8 +176,10 @@ class EventWriter:
                 # no reason of the log's own: it still belongs to those who wait
                 error = LogError(f"the log failed with {type(error).__name__}: {error}")
             _settle(batch, error)
-            self._give(len(batch), sum(waiting.size for waiting in batch))
+            self._count -= len(batch)
+            self._bytes -= sum(waiting.size for waiting in batch)
         self._writing = False
+        self._enter()
         self._next()
 
     async def _again(self, batch: list[_Waiting], until: float, pause: float) -> None:
@@ -192,8 +189,8 @@ class EventWriter:
 
 def _size(event: Event) -> int:
     """About the bytes that an event holds in memory."""
-    fields = (getattr(event, name) for name in event.__struct_fields__)
-    return EVENT_OVERHEAD_BYTES + sum(len(value) for value in fields if isinstance(value, bytes | str))
+    fields = msgspec.structs.astuple(event)
+    return EVENT_OVERHEAD_BYTES + sum([len(value) for value in fields if type(value) in (bytes, str)])
 
 
 def _settle(batch: Sequence[_Waiting], error: BaseException | None) -> None:

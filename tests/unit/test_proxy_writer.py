@@ -61,14 +61,14 @@ async def test_what_is_in_no_hurry_goes_with_the_next_or_after_its_time(log):
     append, batches = log.append, []
     log.append = lambda events: batches.append([e.execution_id for e in events]) or append(events)
     writer = EventWriter(log)
-    long = asyncio.create_task(writer.append(launched(0), launched(1), within_s=3600.0))
+    long = writer.put(launched(0), launched(1), within_s=3600.0)
     await asyncio.sleep(0.05)
     assert not batches
     await writer.append(launched(2))
     await asyncio.wait_for(long, 5)
     assert batches == [["e-2", "e-0", "e-1"]]
-    await asyncio.wait_for(writer.append(launched(3), within_s=0.01), 5)
-    last = asyncio.create_task(writer.append(launched(4), within_s=3600.0))
+    await asyncio.wait_for(writer.put(launched(3), within_s=0.01), 5)
+    last = writer.put(launched(4), within_s=3600.0)
     await asyncio.sleep(0)
     await asyncio.wait_for(writer.stop(), 5)
     await last
