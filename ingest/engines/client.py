@@ -10,7 +10,6 @@ from typing import Any, Literal, Self
 import aiohttp
 import msgspec
 import numpy as np
-from yarl import URL
 
 from ingest.engines.answer import EngineError, EngineRefused, EngineUnavailable, Generation, read_answer
 from ingest.engines.request import generate_body
@@ -74,7 +73,6 @@ class EngineClient:
             )
         if key:
             self._headers["Authorization"] = f"Bearer {key}"
-        self._urls: dict[str, URL] = {}
         self._sessions: dict[int, aiohttp.ClientSession] = {}  # by how many connections they hold at most
 
     async def __aenter__(self) -> Self:
@@ -101,8 +99,7 @@ class EngineClient:
         session = self._session(CONNECTIONS_MAX if path == "/generate" else CONTROL_CONNECTIONS_MAX)
         timeout = aiohttp.ClientTimeout(total=timeout_s)
         try:
-            url = self._urls.get(path) or self._urls.setdefault(path, URL(self.url + path))
-            async with session.request(method, url, data=data, timeout=timeout) as answer:
+            async with session.request(method, self.url + path, data=data, timeout=timeout) as answer:
                 status, content = answer.status, await answer.read()
         except TimeoutError:
             raise EngineUnavailable(f"{self.url}{path}: no answer within {timeout_s:g} s") from None

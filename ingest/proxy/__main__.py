@@ -8,8 +8,13 @@ import gc
 import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ingest.engines import ENGINE_KEY, engine_key
+
+if TYPE_CHECKING:
+    from ingest.proxy.calls import Limits
+    from lake.config import Config
 
 CONNECTIONS_MAX = 8192
 SHUTDOWN_S = 10  # what running calls get when the process is asked to end
@@ -50,6 +55,23 @@ def _refuse_open_address(host: str) -> None:
         )
 
 
+def _limits(config: Config) -> Limits:
+    """What the run's configuration says of bounds."""
+    from ingest.proxy.calls import Limits
+
+    settings = config.proxy
+    return Limits(
+        context_tokens=config.engine.context_tokens,
+        new_tokens_max=config.rollout.new_tokens_max,
+        temperature=config.rollout.temperature,
+        engine_wait_s_max=settings.engine_wait_s,
+        keep_alive_s=settings.keep_alive_s,
+        rejoin_s=settings.rejoin_s,
+        continue_aborted=settings.continue_aborted,
+        state_bytes_max=settings.state_mb << 20,
+    )
+
+
 async def _serve(arguments: argparse.Namespace) -> None:
     import uvicorn
 
@@ -57,7 +79,6 @@ async def _serve(arguments: argparse.Namespace) -> None:
     from ingest.engines.pool import EnginePool
     from ingest.identity import read_secret
     from ingest.proxy.app import make_app
-    from ingest.proxy.calls import Limits
     from ingest.proxy.rendering import Renderer
     from ingest.proxy.roles import Roles
     from lake.layout import Run
@@ -78,23 +99,13 @@ async def _serve(arguments: argparse.Namespace) -> None:
         )
     key, size = engine_key(), renderer.vocab_size
     engine = EnginePool([EngineClient(url, api_key=key, vocab_size=size) for url in arguments.engine])
-    limits = Limits(
-        context_tokens=config.engine.context_tokens,
-        new_tokens_max=config.rollout.new_tokens_max,
-        temperature=config.rollout.temperature,
-        engine_wait_s_max=settings.engine_wait_s,
-        keep_alive_s=settings.keep_alive_s,
-        rejoin_s=settings.rejoin_s,
-        continue_aborted=settings.continue_aborted,
-        state_bytes_max=settings.state_mb << 20,
-    )
     app = make_app(
         log=log,
         engine=engine,
         engine_name=", ".join(arguments.engine),
         renderer=renderer,
         secret=read_secret(run),
-        limits=limits,
+        limits=_limits(config),
         model=config.name,
         roles=Roles.load(Path(settings.role_rules) if settings.role_rules else None),
     )
