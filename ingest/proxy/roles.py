@@ -40,8 +40,8 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
@@ -53,6 +53,7 @@ SHIPPED = Path(__file__).with_name("roles.toml")
 TEXT_CHARS = 64 << 10
 """Of a text are looked at: a prompt's kind is told at its beginning."""
 SESSIONS_MAX = 4096
+KINDS_MAX = 4096
 """That an execution's memory keeps; the oldest is forgotten."""
 SESSION_CHARS_MAX = 256
 
@@ -128,7 +129,7 @@ class _Asked:
 
 
 class _Compiled:
-    """A rule, ready to be asked.  Cheap conditions come first."""
+    """A rule, ready to be asked: `may` says of which requests."""
 
     def __init__(self, rule: _Rule) -> None:
         """Raises RolesError for what is no rule."""
@@ -138,7 +139,7 @@ class _Compiled:
         self.sets, self.final = frozenset(rule.sets), rule.final
         self._dialect, self._stream, self._model = when.dialect, when.stream, _pattern("model", when.model)
         self._tools = when.tools
-        self._needed = frozenset(name.lower() for name in (*when.headers, *when.json))
+        self.headers = frozenset(name.lower() for name in (*when.headers, *when.json))
         self._headers = [(n.lower(), _compiled(f"headers.{n}", p)) for n, p in when.headers.items()]
         self._json = [
             (header.lower(), path, _compiled(f"json.{header}.{path}", pattern))
@@ -148,19 +149,19 @@ class _Compiled:
         texts = [(n, _pattern(n, getattr(when, n))) for n in ("system", "first_user", "last_user")]
         self._texts = [(name, pattern) for name, pattern in texts if pattern is not None]
 
-    def holds(self, asked: _Asked) -> bool:
-        request = asked.request
+    def may(self, dialect: str, stream: bool, tools: bool, headers: Iterable[str]) -> bool:
+        """Whether it can hold for a request of this kind, with these of the headers that rules ask for."""
         return (
-            self._needed <= asked.headers.keys()  # of most rules it ends here
-            and self._dialect in (None, request.dialect)
-            and self._stream in (None, request.stream)
-            and (self._tools is None or (self._tools == "some") == bool(request.tools))
-            and (self._model is None or self._model.search(request.model[:TEXT_CHARS]) is not None)
-            and self._fit(asked)
+            self.headers.issubset(headers)
+            and self._dialect in (None, dialect)
+            and self._stream in (None, stream)
+            and (self._tools is None or (self._tools == "some") == tools)
         )
 
-    def _fit(self, asked: _Asked) -> bool:
-        """Whether headers and texts are as they should be.  Loops, since generators take twice as long."""
+    def holds(self, asked: _Asked) -> bool:
+        """Whether it holds for a request of such a kind.  Loops, since generators take twice as long."""
+        if self._model is not None and not self._model.search(asked.request.model[:TEXT_CHARS]):
+            return False
         for name, pattern in self._headers:
             if not pattern.search(asked.headers[name]):
                 return False
@@ -177,6 +178,11 @@ class Roles:
 
     rules: tuple[_Compiled, ...]
     sessions: tuple[tuple[str, str], ...]  # lower-case headers: of the session, of its parent
+    headers: tuple[str, ...] = field(init=False)  # those that rules ask for
+    _kinds: dict[tuple[Any, ...], list[_Compiled]] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "headers", tuple(sorted(set().union(*(r.headers for r in self.rules)))))
 
     @classmethod
     def load(cls, user_file: Path | None = None) -> Self:
@@ -206,7 +212,7 @@ class Roles:
         """
         asked = _Asked(request, headers)
         flags: set[str] = {"sub-agent"} if self._remembered(headers, memory) else set()
-        for rule in self.rules:
+        for rule in self._asked(request, headers):
             if rule.holds(asked):
                 flags |= rule.sets
                 if rule.final:
@@ -217,6 +223,17 @@ class Roles:
         if "sub-agent" in flags or (summary and _of_sub_agent(request, made_by)):
             return "sub-agent-summary" if summary else "sub-agent"
         return "main-summary" if summary else "main"
+
+    def _asked(self, request: Request, headers: Mapping[str, str]) -> list[_Compiled]:
+        """The rules that can hold, found once for each kind of request: of most kinds there are few."""
+        present = tuple([name for name in self.headers if name in headers])
+        kind = (request.dialect, request.stream, bool(request.tools), present)
+        rules = self._kinds.get(kind)
+        if rules is None:
+            if len(self._kinds) >= KINDS_MAX:  # clients choose their headers
+                self._kinds.clear()
+            rules = self._kinds[kind] = [rule for rule in self.rules if rule.may(*kind)]
+        return rules
 
     def _remembered(self, headers: Mapping[str, str], memory: dict[str, str]) -> bool:
         """Whether the request's session has a parent, as it says or as one of it said before."""
