@@ -36,7 +36,7 @@ from lake.metrics import EngineTime, proxy_metrics
 
 PAUSE_S_MIN = 0.05
 PAUSE_S_MAX = 5.0
-TOOLS_S = 0.1  # a tool's event waits so long for another's transaction: half of what the log would do
+TOOLS_S = 0.1  # so long a tool's event waits for a transaction to go with: else there were twice as many
 WORKED_S = 5.0  # an attempt that took longer before it failed had found an engine
 
 
@@ -321,10 +321,13 @@ class Caller:
         """One try.  It is aborted where everybody leaves: what came until then, nothing where none tells."""
         loop, rid = asyncio.get_running_loop(), new_rid()
         aborting: list[asyncio.Task[None]] = []
+        ended = False
         try:
             async with asyncio.timeout(None) as limit:
 
                 def leave(_: object) -> None:
+                    if ended:  # in the same turn of the loop
+                        return
                     limit.reschedule(loop.time() + self._limits.abort_s_max)
                     aborting.append(asyncio.create_task(self._abort(rid, limit)))
 
@@ -332,6 +335,7 @@ class Caller:
                 try:
                     return await self._generate(call, rid)
                 finally:
+                    ended = True
                     call.gone.remove_done_callback(leave)
                     for task in aborting:
                         task.cancel()
