@@ -78,7 +78,7 @@ def sign(secret: bytes, group_id: str, execution_id: str) -> str:
 
 @lru_cache(1 << 14)
 def verify(secret: bytes, token: str) -> Identity:
-    """Whose token it is.  Raises BadToken; compares in constant time."""
+    """Whose token it is.  Raises BadToken; compares in constant time, and remembers what was good."""
     payload, dot, mac = token.partition(".")
     if len(token) > TOKEN_LENGTH_MAX or not dot or not payload.startswith(PREFIX):
         raise BadToken("the API key is not a token of a run: it starts with hr- and has two parts")

@@ -84,12 +84,7 @@ class EngineClient:
     def _session(self, connections: int) -> aiohttp.ClientSession:
         if connections not in self._sessions:
             connector = aiohttp.TCPConnector(limit=connections, keepalive_timeout=30)
-            self._sessions[connections] = aiohttp.ClientSession(
-                connector=connector,
-                headers=self._headers,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                skip_auto_headers=("Accept", "Accept-Encoding", "User-Agent"),  # nothing is packed on the way
-            )
+            self._sessions[connections] = aiohttp.ClientSession(connector=connector, headers=self._headers)
         return self._sessions[connections]
 
     async def _send(

@@ -53,8 +53,9 @@ SHIPPED = Path(__file__).with_name("roles.toml")
 TEXT_CHARS = 64 << 10
 """Of a text are looked at: a prompt's kind is told at its beginning."""
 SESSIONS_MAX = 4096
-KINDS_MAX = 4096
 """That an execution's memory keeps; the oldest is forgotten."""
+KINDS_MAX = 4096
+"""Of requests, for which the rules that can hold are remembered: clients choose their headers."""
 SESSION_CHARS_MAX = 256
 
 Flag = Literal["sub-agent", "summary", "auxiliary"]
@@ -159,17 +160,15 @@ class _Compiled:
         )
 
     def holds(self, asked: _Asked) -> bool:
-        """Whether it holds for a request of such a kind.  Loops, since generators take twice as long."""
-        if self._model is not None and not self._model.search(asked.request.model[:TEXT_CHARS]):
-            return False
-        for name, pattern in self._headers:
-            if not pattern.search(asked.headers[name]):
-                return False
-        for header, path, pattern in self._json:
-            value = asked.value(header, path)
-            if value is None or not pattern.search(value):
-                return False
-        return not self._texts or all(pattern.search(asked.text(name)) for name, pattern in self._texts)
+        """Whether it holds for a request of which it may."""
+        return (
+            (self._model is None or self._model.search(asked.request.model[:TEXT_CHARS]) is not None)
+            and all(pattern.search(asked.headers[name]) for name, pattern in self._headers)
+            and all(
+                (v := asked.value(header, path)) is not None and p.search(v) for header, path, p in self._json
+            )
+            and all(pattern.search(asked.text(name)) for name, pattern in self._texts)
+        )
 
 
 @dataclass(frozen=True)
@@ -230,7 +229,7 @@ class Roles:
         kind = (request.dialect, request.stream, bool(request.tools), present)
         rules = self._kinds.get(kind)
         if rules is None:
-            if len(self._kinds) >= KINDS_MAX:  # clients choose their headers
+            if len(self._kinds) >= KINDS_MAX:
                 self._kinds.clear()
             rules = self._kinds[kind] = [rule for rule in self.rules if rule.may(*kind)]
         return rules

@@ -61,6 +61,7 @@ class EventWriter:
         self._pending: deque[_Waiting] = deque()
         self._unhurried: deque[_Waiting] = deque()
         self._writing = False
+        self._retrying: asyncio.Task[None] | None = None  # the loop itself holds on to no task
         self._idle: asyncio.Future[None] | None = None  # `stop` waits for it
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="log-writer")
         self._gauge = proxy_metrics().events_waiting
@@ -86,8 +87,8 @@ class EventWriter:
             done.set_result(None)
             return done
         waiting = _Waiting(events, sum(map(_size, events)), done, within_s)
-        self._gauge.inc()
-        done.add_done_callback(lambda _: self._gauge.dec())
+        self._gauge.inc(len(events))
+        done.add_done_callback(lambda _: self._gauge.dec(len(events)))
         self._outside.append(waiting)
         self._enter()
         return done
