@@ -177,12 +177,50 @@ class Model(Section, kw_only=True, frozen=True):
 
 
 class Engine(Section, kw_only=True, frozen=True):
-    """Who samples."""
+    """Who samples.  `engine = "sglang"` is short for `engine.kind = "sglang"`.
 
-    kind: Literal["embedded"] = "embedded"
+    Of SGLang: `python` is the interpreter that has it (empty: ours, else that of infra/sglang/sglang.sh);
+    `device` is `cpu` or `cuda` (empty: the GPU, where one is); `options` are further words of its server.
+    """
+
+    kind: Literal["embedded", "sglang"] = "embedded"
     concurrent_calls: int = 128
     context_tokens: int = 512
     threads: int = 1
+    python: str = ""
+    device: Literal["", "cpu", "cuda"] = ""
+    dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
+    options: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("concurrent_calls", "threads"):
+            _need(getattr(self, name) >= 1, f"engine.{name} is {getattr(self, name)}, at least 1 is needed")
+        _need(
+            self.context_tokens >= 2, f"engine.context_tokens is {self.context_tokens}, at least 2 is needed"
+        )
+
+
+class Publication(Section, kw_only=True, frozen=True):
+    """How new weights reach the engines.
+
+    `transport`: `disk` (they read the published folder), `group` (a process group, gloo or NCCL), `mooncake`
+    (Mooncake's Transfer Engine over TCP).  `pause`: what calls in flight do meanwhile: `retract` computes
+    their prefix anew under the new weights, `in_place` keeps what was computed under the old.  The engine's
+    log-probabilities of a probe are read back and must lie within `tolerance` of the trainer's (0: unasked).
+    `store` is a folder or fsspec URL that published versions go to besides (empty: only the run's folder).
+    """
+
+    transport: Literal["disk", "group", "mooncake"] = "disk"
+    pause: Literal["retract", "in_place"] = "retract"
+    tolerance: float = 0.1
+    timeout_s: float = 120.0
+    store: str = ""
+
+    def __post_init__(self) -> None:
+        _need(
+            self.tolerance >= 0, f"publication.tolerance is {self.tolerance}, 0 (unchecked) or more is needed"
+        )
+        _need(self.timeout_s > 0, f"publication.timeout_s is {self.timeout_s}, above 0 is needed")
 
 
 class Proxy(Section, kw_only=True, frozen=True):
@@ -193,6 +231,7 @@ class Proxy(Section, kw_only=True, frozen=True):
     of rules that come before the shipped ones (ingest.proxy.roles).  A call whose client hung up runs on for
     `rejoin_s`; one that an engine ended too early is gone on from (`continue_aborted`) or sampled anew.
     States of executions are kept up to `state_mb`, and are read from the log again beyond that.
+    `routed_experts` asks a mixture-of-experts policy which experts each token went through, and keeps them.
     """
 
     chat_template: str = ""
@@ -203,6 +242,7 @@ class Proxy(Section, kw_only=True, frozen=True):
     rejoin_s: float = 20.0
     continue_aborted: bool = True
     state_mb: int = 8192
+    routed_experts: bool = False
 
     def __post_init__(self) -> None:
         _need(0 < self.keep_alive_s <= 15, f"proxy.keep_alive_s is {self.keep_alive_s}, 0 to 15 is needed")
@@ -244,6 +284,7 @@ class Config(Section, kw_only=True, frozen=True):
     trainer: Trainer = Trainer()
     model: Model = Model()
     engine: Engine = Engine()
+    publication: Publication = Publication()
 
     def __post_init__(self) -> None:
         _need(self.steps >= 1, f"steps is {self.steps}, at least 1 is needed")
@@ -257,6 +298,8 @@ class Config(Section, kw_only=True, frozen=True):
 
 def parse(data: dict[str, Any]) -> Config:
     """A Config from plain data.  Raises ConfigError for unknown names, wrong types, values out of bounds."""
+    if isinstance(data.get("engine"), str):
+        data = data | {"engine": {"kind": data["engine"]}}
     try:
         return msgspec.convert(data, Config)
     except msgspec.ValidationError as error:
@@ -311,6 +354,8 @@ def override(config: Config, settings: Sequence[str]) -> Config:
                 raise ConfigError(f"--set {name}: there is no section {section!r}")
         if leaf not in at:
             raise ConfigError(f"--set {name}: unknown; known here: {', '.join(at)}")
+        if at is data and leaf == "engine":
+            at, leaf = at["engine"], "kind"
         value = _value(text.strip())
         listed = isinstance(at[leaf], list | tuple) and isinstance(value, str)
         at[leaf] = [part.strip() for part in value.split(",")] if listed else value
