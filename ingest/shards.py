@@ -196,7 +196,14 @@ def digest_lane(shard: DigestShard) -> tuple[int, str]:
     return digest.rows, digest.hexdigest()
 
 
-ADDED = {"schema": pa.scalar(FIRST_SCHEMA, pa.int32()), "place": pa.scalar(b"", pa.binary())}
+ADDED = {
+    "schema": pa.scalar(FIRST_SCHEMA, pa.int32()),
+    "place": pa.scalar(b"", pa.binary()),
+    "experts": pa.scalar("", pa.string()),
+    "transport": pa.scalar("", pa.string()),
+    "took_us": pa.scalar(0, pa.int64()),
+    "readback": pa.scalar(None, pa.float64()),
+}
 """Columns that tables gained, and what rows from before have in them."""
 
 

@@ -6,6 +6,8 @@ version and the deterministic event id.
     schema 1    the fields
     schema 2    also `claims`: {field: [sha256, bytes]}, fields too large for a record.  Each stands in the
                 record empty; its bytes (text as UTF-8) lie in `lake.blobs`
+    schema 3    also `place` of model.called
+    schema 4    also `experts` of model.called; `transport`, `took_us`, `readback` of policy.published
 
 A record of type `log.gap` holds nothing and means nothing: it fills an offset that no event has.
 """
@@ -25,7 +27,7 @@ from lake.events import CATALOGUE, TOPICS_BY_GROUP, Event, EventError, Int
 if TYPE_CHECKING:
     from lake.log import Record
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 SCHEMA_OF_CLAIMS = 2
 CLAIMS_TAIL = 4096  # `encode` writes the claims last
 RECORD_BYTES_MAX = 1 << 20

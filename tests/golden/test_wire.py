@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from lake.wire import SCHEMA_VERSION, Headers, decode, encode
 from tests.support.events import ONE_OF_EACH
 
 FILE = Path(__file__).with_name("wire.json")
+BEFORE = Path(__file__).with_name("wire_3.json")  # as version 3 wrote them
 
 
 def _written(event: Event) -> dict[str, object]:
@@ -39,3 +41,10 @@ def test_the_bytes_of_an_event_are_pinned(event: Event) -> None:
         headers = Headers(event.TYPE, schema, golden["event_id"])
         assert decode(headers, bytes.fromhex(golden["hex"])) == event
     assert golden["schema"] == SCHEMA_VERSION
+
+
+@pytest.mark.parametrize(("kind", "golden"), json.loads(BEFORE.read_text()).items())
+def test_what_an_earlier_version_wrote_is_read_and_written_again(kind: str, golden: dict[str, Any]) -> None:
+    value = bytes.fromhex(golden["hex"])
+    event = decode(Headers(kind, golden["schema"], golden["event_id"]), value)
+    assert encode(event) == (Headers(kind, SCHEMA_VERSION, golden["event_id"]), value)

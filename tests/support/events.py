@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lake.events import (
+    PLACE_BYTES,
     CellEvent,
     Event,
     ExecutionFinished,
@@ -59,6 +60,8 @@ ONE_OF_EACH: tuple[Event, ...] = (
         cached_tokens=4,
         started_us=10,
         finished_us=20,
+        place=bytes(range(PLACE_BYTES)),
+        experts=f"{'0f' * 32}:1234",
     ),
     ToolCalled(
         **BY,
@@ -96,7 +99,16 @@ ONE_OF_EACH: tuple[Event, ...] = (
         targets=240,
         statistics='{"entropy": 1.0}',
     ),
-    PolicyPublished(**AT, policy_version=4, boundary=2, weights="weights/v000004", digest="w4"),
+    PolicyPublished(
+        **AT,
+        policy_version=4,
+        boundary=2,
+        weights="weights/v000004",
+        digest="w4",
+        transport="group",
+        took_us=812_000,
+        readback=0.00390625,
+    ),
     CellEvent(**AT, cell="cell-0", session="s-1", change="started", detail="pid 7"),
     ScheduleDecided(**AT, decision="rebalance", number=5, numbers='{"waterlevel": 3}'),
 )

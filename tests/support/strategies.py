@@ -21,6 +21,7 @@ from lake.events import (
     ExecutionScored,
     GroupDispatched,
     ModelCalled,
+    PolicyPublished,
     VersionSpan,
     ids_to_bytes,
     logprobs_to_bytes,
@@ -61,6 +62,7 @@ def calls(draw: st.DrawFn) -> ModelCalled:
         | {"relation": draw(st.sampled_from(RELATIONS)), "context_ids": ids_to_bytes(draw(IDS))}
         | {"output_ids": ids_to_bytes(outputs), "spans": draw(st.sampled_from([spans, ()]))}
         | {"place": draw(st.sampled_from([b"", bytes(range(16))]))}
+        | {"experts": draw(st.sampled_from(["", f"{'ab' * 32}:77"]))}
         | {"output_logprobs": None if logprobs is None else logprobs_to_bytes(logprobs)}
     )  # fmt: skip
 
@@ -74,6 +76,8 @@ def _events(kind: type[Event]) -> st.SearchStrategy[Event]:
         fields["size"] = st.integers(1, 2**62)
     if kind is ExecutionFinished:
         fields |= {"status": st.sampled_from(STATUSES), "calls": COUNTS}
+    if kind is PolicyPublished:
+        fields |= {"took_us": COUNTS, "readback": st.none() | FLOATS.map(abs)}
     if kind is ExecutionScored:
         numbers = st.tuples(st.sampled_from(ASSESSMENTS[:2]), FLOATS)
         pair = numbers | st.just(("missing", None))

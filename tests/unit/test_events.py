@@ -19,6 +19,7 @@ from lake.events import (
     ExecutionScored,
     GroupDispatched,
     ModelCalled,
+    PolicyPublished,
     VersionSpan,
     ids_from_bytes,
     ids_to_bytes,
@@ -85,6 +86,12 @@ def test_event_ids_tell_all_events_apart() -> None:
         (ModelCalled, {"spans": (VersionSpan(1, 0, 1), VersionSpan(1, 2, 3))}, "do not follow each other"),
         (ModelCalled, {"spans": (VersionSpan(1, 0, -1),)}, "do not follow each other"),
         (ModelCalled, {"spans": (VersionSpan(1, 0, 2),)}, "version spans cover 2 of 3 tokens"),
+        (ModelCalled, {"place": b"12"}, "place has 2 bytes, not 16 or none"),
+        (ModelCalled, {"experts": "../x:1"}, "experts is '../x:1'; a reference is `sha256:bytes`"),
+        (ModelCalled, {"experts": "ab" * 32}, "a reference is `sha256:bytes`"),
+        (PolicyPublished, {"took_us": -1}, "policy:4:published: took_us is -1, at least 0 is needed"),
+        (PolicyPublished, {"readback": -0.5}, "readback is -0.5; finite, at least 0 is needed"),
+        (PolicyPublished, {"readback": float("nan")}, "readback is nan; finite, at least 0 is needed"),
     ],
 )
 def test_fields_that_contradict_each_other_are_refused(
@@ -128,7 +135,7 @@ def test_a_record_holds_a_mebibyte_and_no_byte_more() -> None:
     ("headers", "sentence"),
     [
         ({"type": "no.such"}, "e:tool:1: unknown event type 'no.such'"),
-        ({"schema": SCHEMA_VERSION + 1}, "schema 4 is newer than 3; upgrade headrace"),
+        ({"schema": SCHEMA_VERSION + 1}, "schema 5 is newer than 4; upgrade headrace"),
         ({"schema": 0}, "there is no schema 0; the first is 1"),
         ({"event_id": "e:tool:2"}, "e:tool:2: the header names another event than e:tool:1"),
         ({"type": "group.dispatched"}, "group.dispatched does not decode: Object contains unknown field"),
