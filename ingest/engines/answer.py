@@ -2,16 +2,19 @@
 
 EngineError
 ├── EngineUnavailable   not reached, gone in between, busy, a 5xx: another try, or another engine, may help
+├── EngineBusy          no place at any engine, and the wait for one is over
 └── EngineRefused       the engine said no (4xx), or answered what cannot be trusted: final
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
+from ingest.engines.model import Experts
 from lake.events import VersionSpan
 
 
@@ -21,6 +24,10 @@ class EngineError(Exception):
 
 class EngineUnavailable(EngineError):
     """Trying again, here or elsewhere, may help."""
+
+
+class EngineBusy(EngineError):
+    """The call waited for a place as long as it may."""
 
 
 class EngineRefused(EngineError):
@@ -33,6 +40,10 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     One log-probability an id, of the temperature-scaled distribution before any filter.  A stop token is
     the last id.  `spans` covers the ids, or is empty where the engine does not say; `weight_version` is
     that of the last token.  `engine` is the URL of the one that answered, "" where none did.
+
+    `experts`, where they were asked for: row i is what the routers of all layers chose at token
+    `experts_start` + i of prompt and output together; the last token is not among them, since it was sampled
+    and never fed.  None where they were not asked for, or the call ended as `abort` before there were any.
     """
 
     output_ids: np.ndarray  # int32 (n,)
@@ -42,6 +53,16 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int | None
     weight_version: int | None
     engine: str = ""
+    experts: npt.NDArray[np.int16] | None = None  # (prompt + output - 1 - start, layers, top_k)
+    experts_start: int = 0
+
+
+class Routing(NamedTuple):
+    """What was asked of the routed experts: of `prompt` tokens and what follows, from `start` on."""
+
+    experts: Experts
+    prompt: int
+    start: int
 
 
 class _Finish(msgspec.Struct):
@@ -61,6 +82,7 @@ class _Meta(msgspec.Struct):
     weight_version: str | int | None = None
     weight_versions: list[_Span] | None = None
     cached_tokens: int | None = None
+    routed_experts: bytes | None = None  # base64 of int32, in order of the shape
 
 
 class _Answer(msgspec.Struct):
@@ -115,11 +137,32 @@ def _spans(meta: _Meta, n: int) -> tuple[VersionSpan, ...]:
     return spans
 
 
-def read_answer(body: bytes, *, vocab_size: int | None) -> Generation:
-    """A generation out of the JSON of `/generate`.
+def _experts(meta: _Meta, n: int, routing: Routing) -> npt.NDArray[np.int16] | None:
+    (layers, top_k, count), prompt, start = routing
+    if meta.routed_experts is None:
+        if meta.finish_reason.type == "abort":
+            return None
+        raise EngineRefused(
+            "routed_experts is missing; start SGLang with --enable-return-routed-experts, or do not ask for it"
+        )
+    rows = max(0, prompt + n - 1 - start)
+    size, needed = len(meta.routed_experts), rows * layers * top_k * 4
+    if size != needed:
+        raise EngineRefused(
+            f"routed_experts has {size} bytes; {rows} rows of {layers} layers by {top_k} experts are {needed}"
+        )
+    ids = np.frombuffer(meta.routed_experts, np.int32)
+    if ids.size and np.maximum.reduce(ids.view(np.uint32)) >= count:
+        raise EngineRefused(f"routed_experts runs from {ids.min()} to {ids.max()}; the model has {count}")
+    return ids.astype(np.int16).reshape(rows, layers, top_k)
+
+
+def read_answer(body: bytes, *, vocab_size: int | None, routing: Routing | None = None) -> Generation:
+    """A generation out of the JSON of `/generate`.  `routing`: the experts that were asked for.
 
     Raises EngineRefused where ids and log-probabilities do not stand for each other one by one, a
-    log-probability is missing or not finite, an id is outside the vocabulary, spans leave a gap.
+    log-probability is missing or not finite, an id is outside the vocabulary, spans leave a gap, experts
+    are missing or of another shape.
     """
     try:
         answer = _answers.decode(body)
@@ -136,4 +179,6 @@ def read_answer(body: bytes, *, vocab_size: int | None) -> Generation:
         spans=spans,
         cached_tokens=meta.cached_tokens,
         weight_version=spans[-1].version if version is None and spans else version,
+        experts=_experts(meta, len(ids), routing) if routing else None,
+        experts_start=routing.start if routing else 0,
     )

@@ -11,7 +11,15 @@ import aiohttp
 import msgspec
 import numpy as np
 
-from ingest.engines.answer import EngineError, EngineRefused, EngineUnavailable, Generation, read_answer
+from ingest.engines.answer import (
+    EngineError,
+    EngineRefused,
+    EngineUnavailable,
+    Generation,
+    Routing,
+    read_answer,
+)
+from ingest.engines.model import Experts
 from ingest.engines.request import generate_body
 
 __all__ = [
@@ -62,9 +70,16 @@ class EngineClient:
       what comes back; `model_info` learns it where the engine tells.
     """
 
-    def __init__(self, url: str, *, api_key: str | None = None, vocab_size: int | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: str | None = None,
+        vocab_size: int | None = None,
+        experts: Experts | None = None,
+    ) -> None:
         """Raises ValueError for a key that cannot be sent."""
-        self.url, self.vocab_size = url.rstrip("/"), vocab_size
+        self.url, self.vocab_size, self.experts = url.rstrip("/"), vocab_size, experts
         self._headers = {"Content-Type": "application/json"}
         key = (api_key or "").strip()  # what comes out of a file ends with a new line
         if not (key.isascii() and key.isprintable()):
@@ -117,8 +132,13 @@ class EngineClient:
         stop_token_ids: Sequence[int] = (),
         timeout_s: float,
         affinity: str = "",
+        routed_experts: bool = False,
+        experts_start: int = 0,
     ) -> Generation:
         """Sample after `input_ids` (int32, not empty).  `affinity` is for pools: here is no choice.
+
+        `routed_experts`: say which experts each token went to, from token `experts_start` of the prompt on
+        (what is known of earlier calls need not be sent again: a row of a large model is over a kilobyte).
 
         Raises EngineRefused for ids outside the vocabulary, a prompt that does not fit, an answer that
         cannot be trusted; EngineUnavailable where the engine is not reached or takes over `timeout_s` (it
@@ -142,9 +162,21 @@ class EngineClient:
         }
         if stop_token_ids:
             sampling["stop_token_ids"] = [int(i) for i in stop_token_ids]
-        body = generate_body(rid, input_ids, sampling)
+        routing = self._routing(len(input_ids), experts_start) if routed_experts else None
+        body = generate_body(rid, input_ids, sampling, routing.start if routing else None)
         _, content = await self._send("POST", "/generate", body, timeout_s=timeout_s)
-        return msgspec.structs.replace(read_answer(content, vocab_size=self.vocab_size), engine=self.url)
+        answer = read_answer(content, vocab_size=self.vocab_size, routing=routing)
+        return msgspec.structs.replace(answer, engine=self.url)
+
+    def _routing(self, prompt: int, start: int) -> Routing:
+        if self.experts is None:
+            raise EngineRefused(
+                f"routed experts are asked of {self.url}, whose shape is not known: the model's config.json "
+                "names none, or lies elsewhere; turn proxy.routed_experts off, or give the model's folder"
+            )
+        if not 0 <= start <= prompt:
+            raise EngineRefused(f"experts_start is {start}; 0 to the prompt's {prompt} tokens is possible")
+        return Routing(self.experts, prompt, start)
 
     async def _control(self, path: str, body: Any = None) -> bytes:
         data = msgspec.json.encode(body or {})

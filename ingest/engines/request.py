@@ -51,7 +51,12 @@ class IdTexts:
 _id_texts = IdTexts()
 
 
-def generate_body(rid: str, input_ids: npt.NDArray[np.int32], sampling: dict[str, Any]) -> bytes:
-    """What is posted to `/generate`: ids in, ids and log-probabilities wanted."""
-    rest = msgspec.json.encode({"rid": rid, "sampling_params": sampling, "return_logprob": True})
+def generate_body(
+    rid: str, input_ids: npt.NDArray[np.int32], sampling: dict[str, Any], experts_start: int | None = None
+) -> bytes:
+    """What is posted to `/generate`: ids in, ids and log-probabilities wanted; experts, from a token on."""
+    wanted = {"rid": rid, "sampling_params": sampling, "return_logprob": True}
+    if experts_start is not None:
+        wanted |= {"return_routed_experts": True, "routed_experts_start_len": experts_start}
+    rest = msgspec.json.encode(wanted)
     return b"".join((b'{"input_ids":[', _id_texts.json(input_ids), b",", rest[1:]))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import json
 
 import numpy as np
 import pytest
 
+from ingest.engines.answer import Routing
 from ingest.engines.client import EngineClient, EngineRefused, new_rid, read_answer
+from ingest.engines.model import Experts, ModelFacts, model_facts
 from lake.events import VersionSpan
 
 
@@ -88,3 +91,70 @@ def test_ids_have_one_length():
     rids = {new_rid() for _ in range(100)}
     assert {len(r) for r in rids} == {32}
     assert len(rids) == 100
+
+
+ROUTING = Routing(Experts(layers=2, top_k=2, count=8), prompt=4, start=1)  # 5 rows after an answer of 3
+
+
+def experts(n=5 * 2 * 2, most=7):
+    return base64.b64encode((np.arange(n, dtype=np.int32) % (most + 1)).tobytes()).decode()
+
+
+def test_routed_experts_are_rows_of_layers():
+    g = read_answer(answer(routed_experts=experts()), vocab_size=10, routing=ROUTING)
+    assert (g.experts.shape, g.experts.dtype, g.experts_start) == ((5, 2, 2), np.int16, 1)
+    assert g.experts.ravel().tolist() == [i % 8 for i in range(20)]
+    assert read_answer(answer(routed_experts=experts()), vocab_size=10).experts is None  # not asked for
+    ended = answer(finish_reason={"type": "abort"})
+    assert read_answer(ended, vocab_size=10, routing=ROUTING).experts is None  # before there were any
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        ("absent", "--enable-return-routed-experts"),
+        (experts(n=16), "64 bytes; 5 rows of 2 layers by 2 experts are 80"),
+        (experts(most=8), "from 0 to 8; the model has 8"),
+        ("AAA", "does not decode"),
+    ],
+)
+def test_experts_that_cannot_be_trusted(said, sentence):
+    with pytest.raises(EngineRefused, match=sentence):
+        read_answer(answer(routed_experts=said), vocab_size=10, routing=ROUTING)
+
+
+async def test_experts_need_a_shape():
+    ids, asked = (
+        np.ones(3, np.int32),
+        {"rid": new_rid(), "new_tokens_max": 1, "temperature": 1.0, "timeout_s": 1},
+    )
+    with pytest.raises(EngineRefused, match=r"config\.json"):
+        await EngineClient("http://127.0.0.1:9").generate(ids, routed_experts=True, **asked)
+    client = EngineClient("http://127.0.0.1:9", experts=ROUTING.experts)
+    with pytest.raises(EngineRefused, match="experts_start is 4; 0 to the prompt's 3"):
+        await client.generate(ids, routed_experts=True, experts_start=4, **asked)
+
+
+@pytest.mark.parametrize(
+    ("config", "facts"),
+    [
+        ({"vocab_size": 9, "num_hidden_layers": 2}, ModelFacts(9)),
+        (
+            {"num_hidden_layers": 2, "num_experts_per_tok": 2, "num_experts": 8},
+            ModelFacts(None, Experts(2, 2, 8)),
+        ),
+        (
+            {"text_config": {"vocab_size": 7, "num_hidden_layers": 3, "num_experts_per_tok": 1}
+             | {"n_routed_experts": 4}},
+            ModelFacts(7, Experts(3, 1, 4)),
+        ),
+        ({"num_hidden_layers": 2, "num_experts_per_tok": 9, "num_local_experts": 8}, ModelFacts()),
+        ({"vocab_size": "9"}, ModelFacts()),
+        ([], ModelFacts()),
+        (None, ModelFacts()),
+    ],
+)  # fmt: skip
+def test_what_a_folder_says_of_its_model(tmp_path, config, facts):
+    if config is not None:
+        (tmp_path / "config.json").write_text(json.dumps(config))
+    assert model_facts(tmp_path) == facts

@@ -1,0 +1,53 @@
+"""What a client must know of the model that an engine serves, out of its folder's config.json.
+
+SGLang tells neither the size of the vocabulary nor the shape of its experts over HTTP (0.5.23: `/model_info`
+and `/server_info` were looked through), so both come from a folder that lies here: the one that the caller
+knows, or the engine's own `model_path` where the two share a file system.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+EXPERTS_MAX = 1 << 15  # of one layer: ids are kept as int16
+
+
+class Experts(NamedTuple):
+    """The shape of a mixture of experts: one row a token is (layers, top_k) ids below `count`."""
+
+    layers: int
+    top_k: int
+    count: int
+
+
+class ModelFacts(NamedTuple):
+    """Each is None where the folder does not tell; `experts` as well where the model has none."""
+
+    vocab_size: int | None = None
+    experts: Experts | None = None
+
+
+def _whole(config: dict[str, Any], *names: str) -> int | None:
+    """The first of these settings that is a number above 0."""
+    found = (config.get(name) for name in names)
+    return next((n for n in found if isinstance(n, int) and not isinstance(n, bool) and n > 0), None)
+
+
+def model_facts(folder: Path | str) -> ModelFacts:
+    """Of a Hugging Face folder; nothing is known where its config.json is not there, or is none."""
+    try:
+        config = json.loads((Path(folder) / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return ModelFacts()
+    if not isinstance(config, dict):
+        return ModelFacts()
+    text = config.get("text_config")  # of a model that sees as well
+    config = text if isinstance(text, dict) else config
+    layers, top_k = _whole(config, "num_hidden_layers"), _whole(config, "num_experts_per_tok")
+    count = _whole(config, "num_experts", "n_routed_experts", "num_local_experts")
+    experts = None
+    if layers and top_k and count and top_k <= count <= EXPERTS_MAX:
+        experts = Experts(layers, top_k, count)
+    return ModelFacts(_whole(config, "vocab_size"), experts)
