@@ -17,44 +17,7 @@ system user assistant tool tools function name description parameters type objec
 The command returned output. The task is done. First I think about it, then I run the command.
 """
 
-TEMPLATE = """\
-{%- if tools %}
-{{- '<|im_start|>system\\n' }}
-{%- if messages[0].role == 'system' %}{{- messages[0].content + '\\n\\n' }}{%- endif %}
-{{- '# Tools\\n\\n<tools>' }}
-{%- for tool in tools %}{{- '\\n' + (tool | tojson) }}{%- endfor %}
-{{- '\\n</tools><|im_end|>\\n' }}
-{%- elif messages[0].role == 'system' %}
-{{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}
-{%- endif %}
-{%- for message in messages %}
-{%- if message.role == 'user' or (message.role == 'system' and not loop.first) %}
-{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
-{%- elif message.role == 'assistant' %}
-{{- '<|im_start|>assistant\\n' }}
-{%- if message.reasoning_content %}
-{{- '<think>\\n' + message.reasoning_content + '\\n</think>\\n\\n' }}
-{%- endif %}
-{{- message.content }}
-{%- for call in message.tool_calls or [] %}
-{{- '\\n<tool_call>\\n{"name": "' + call.function.name + '", "arguments": {' }}
-{%- for key, value in call.function.arguments.items() %}
-{{- (key | tojson) + ': ' + (value | tojson) }}{{- ', ' if not loop.last }}
-{%- endfor %}
-{{- '}}\\n</tool_call>' }}
-{%- endfor %}
-{{- '<|im_end|>\\n' }}
-{%- elif message.role == 'tool' %}
-{%- if loop.first or messages[loop.index0 - 1].role != 'tool' %}{{- '<|im_start|>user' }}{%- endif %}
-{{- '\\n<tool_response>\\n' + message.content + '\\n</tool_response>' }}
-{%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}{{- '<|im_end|>\\n' }}{%- endif %}
-{%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}
-{{- '<|im_start|>assistant\\n' }}
-{%- if enable_thinking is defined and not enable_thinking %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}
-{%- endif %}
-"""
+TEMPLATE = (Path(__file__).parents[2] / "infra" / "sglang" / "chat_template.jinja").read_text()
 
 
 def make_tokenizer() -> Tokenizer:
