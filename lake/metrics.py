@@ -197,6 +197,15 @@ class ProxyMetrics:
             "proxy_added_seconds", "Seconds of an answered call outside the engine.", ADDED_S
         )
         self.in_flight = _gauge("proxy_calls_in_flight", "Calls that run now.")
+        self.calls_waiting = _gauge("proxy_calls_waiting", "Calls that wait for a place at an engine.")
+        self.waited_seconds = _histogram(
+            "proxy_waited_seconds",
+            "Seconds that a call waited for a place at an engine, where it did.",
+            CALL_S,
+        )
+        self._moved = _counter(
+            "proxy_calls_moved_total", "Calls that went on elsewhere since their engine left.", "engine"
+        )
         self.events_waiting = _gauge("proxy_events_waiting", "Events that wait for the log.")
         self._tokens = _counter(
             "proxy_tokens_total", "Tokens of prompts (in) and of what engines sampled (out).", "direction"
@@ -244,6 +253,10 @@ class ProxyMetrics:
     def engine_failed(self, url: str) -> None:
         """An attempt failed there: the engine was not reached, died, answered a 5xx, hung."""
         self._engines.labels(url).inc()
+
+    def moved(self, url: str, calls: int) -> None:
+        """So many calls left that engine for another."""
+        self._moved.labels(url).inc(calls)
 
     def tokens(self, prompt: int, output: int) -> None:
         self._tokens_in.inc(prompt)

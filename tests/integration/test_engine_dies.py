@@ -17,8 +17,9 @@ from dataclasses import replace
 import pytest
 from tokenizers import Tokenizer
 
+from ingest.engines.cells import PoolLimits
 from ingest.engines.client import EngineClient
-from ingest.engines.pool import EnginePool, PoolLimits
+from ingest.engines.pool import EnginePool
 from lake.events import VersionSpan
 from lake.log import open_log
 from tests.support.driven_execution import whole
@@ -168,7 +169,7 @@ async def test_the_embedded_engine_is_killed_while_it_decodes(log, tmp_path):
         with embedded_engine(model, *options, port=port) as engine:
             call = asyncio.create_task(ask(proxy, "chat", True, max_tokens=1900))
             async with EngineClient(engine.url) as client, asyncio.timeout(60):
-                while not (await client.loads())["loads"][0]["num_running_reqs"]:
+                while not (await client.loads())[0].running:
                     await asyncio.sleep(0.01)
             os.kill(engine.pid, signal.SIGKILL)
         assert not call.done()
@@ -218,9 +219,9 @@ async def test_an_engine_pauses_for_new_weights(log, two_versions, mode, dialect
     ):
         call = asyncio.create_task(ask(proxy, dialect, True, **most_tokens(dialect, 600)))
         async with asyncio.timeout(60):
-            while not (await client.loads())["loads"][0]["num_running_reqs"]:
+            while not (await client.loads())[0].running:
                 await asyncio.sleep(0.005)
-        before = int((await client.model_info())["weight_version"])
+        before = (await client.model_info()).version
         await client.pause(mode)
         await client.update_weights(str(second), before + 1, flush_cache=mode != "in_place")
         assert not call.done()

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from ingest.engines.cells import Health, PoolLimits
 from ingest.engines.client import EngineClient, EngineUnavailable, new_rid
-from ingest.engines.pool import EnginePool, PoolLimits
+from ingest.engines.pool import EnginePool
 from lake.metrics import REGISTRY
 from tests.support.running_proxy import until
 from tests.support.scripted_engine import POINTS, Say, ScriptedEngine
@@ -24,6 +25,9 @@ class Engines:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.says = [Say("from 0"), Say("from 1")]
         self.engines = [ScriptedEngine(tokenizer, lambda _, k=k: self.says[k]) for k in range(2)]
+
+    def health(self, k: int) -> Health:
+        return self.pool.members[self.engines[k].url].health
 
     async def ask(self, affinity: str = "", rid: str = ""):
         ids = np.array([1, 2, 3], np.int32)
@@ -83,11 +87,11 @@ async def test_after_a_failure_elsewhere(two, fault):
 async def test_one_that_drains_or_is_silent_gets_no_new_calls(two, status):
     await two.ask("e")
     two.engines[0].ready = status
-    await until(lambda: two.pool._members[0].health.said == ("paused" if status else "silent"))
+    await until(lambda: two.health(0).said == ("paused" if status else "silent"))
     for k in range(5):
         assert (await two.ask(f"e-{k}")).engine == two.engines[1].url
     two.engines[1].ready = status
-    await until(lambda: two.pool._members[1].health.said == ("paused" if status else "silent"))
+    await until(lambda: two.health(1).said == ("paused" if status else "silent"))
     if status:  # it holds the call, which is better than none
         await two.ask("e")
     else:
@@ -105,11 +109,11 @@ async def test_a_call_on_an_engine_that_hangs_is_given_up(two):
     await until(lambda: sum(c.done() for c in calls) == 2)
     failed = [c.exception() for c in calls if c.done()]
     assert all("has been silent for too long" in str(error) for error in failed)
-    assert [two.pool._members[k].health.running for k in (0, 1)] == [0, 2]
+    assert [two.health(k).running for k in (0, 1)] == [0, 2]
     for call in calls:
         call.cancel()
     await asyncio.gather(*calls, return_exceptions=True)
-    assert two.pool._members[1].health.running == 0
+    assert two.health(1).running == 0
 
 
 async def test_an_abort_finds_its_engine_and_only_an_unasked_one_counts(two):

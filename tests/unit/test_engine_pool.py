@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ingest.engines.cells import Health, PoolLimits, choose, taking
 from ingest.engines.client import EngineClient
-from ingest.engines.pool import EnginePool, Health, PoolLimits, choose
+from ingest.engines.pool import EnginePool
 from ingest.engines.request import ID_MAX, IdTexts, generate_body
 
 LIMITS = PoolLimits(pause_s_min=1.0, pause_s_max=5.0, silent_s_max=20.0, paused_s_max=100.0, lean_calls=2)
@@ -22,20 +23,44 @@ def health(running=0, said="ready") -> Health:
 
 
 def test_the_least_loaded_or_where_the_execution_was() -> None:
-    engines = [health(2), health(1), health(3)]
-    assert choose(engines, None, 0.0) == 1
-    assert choose(engines, 2, 0.0) == 2  # its prefixes lie there
-    engines[2].running = 5
-    assert choose(engines, 2, 0.0) == 1  # a crowd is left
+    engines = {"a": health(2), "b": health(1), "c": health(3)}
+    assert choose(engines, None, 0.0) == "b"
+    assert choose(engines, "c", 0.0) == "c"  # its prefixes lie there
+    assert choose(engines, "gone", 0.0) == "b"
+    engines["c"].running = 5
+    assert choose(engines, "c", 0.0) == "b"  # a crowd is left
+    engines["b"].reserved = 2
+    assert choose(engines, None, 0.0) == "a"
 
 
 def test_one_that_is_not_ready_is_avoided_and_one_that_pauses_is_better_than_none() -> None:
-    engines = [health(said="paused"), health(7), health(said="silent")]
-    assert choose(engines, 0, 0.0) == 1
-    engines[1].probed("silent", 0.0)
-    assert choose(engines, 1, 0.0) == 0
-    engines[0].probed("silent", 0.0)
-    assert choose(engines, 1, 0.0) is None
+    engines = {"a": health(said="paused"), "b": health(7), "c": health(said="silent")}
+    assert choose(engines, "a", 0.0) == "b"
+    engines["b"].probed("silent", 0.0)
+    assert choose(engines, "b", 0.0) == "a"
+    engines["a"].probed("silent", 0.0)
+    assert choose(engines, "b", 0.0) is None
+
+
+def test_a_full_one_is_left_and_waited_for_where_all_are_full() -> None:
+    engines = {"a": health(2), "b": health(5), "c": health(said="paused")}
+    engines["a"].capacity, engines["b"].capacity = 2, 8
+    assert choose(engines, "a", 0.0) == "b"
+    engines["b"].reserved = 3
+    assert choose(engines, "a", 0.0) is None
+    assert taking(engines, 0.0) == ["a", "b"]  # one that pauses is no better than a wait
+
+
+def test_from_one_that_leaves_a_call_goes_where_it_said() -> None:
+    engines = {"a": health(), "b": health(1), "c": health(5)}
+    engines["a"].to = ["c", "gone", "b"]
+    assert choose(engines, "a", 0.0) == "c"
+    engines["c"].capacity = 5
+    assert choose(engines, "a", 0.0) == "b"
+    assert choose(engines, None, 0.0) == "b"
+    assert choose(engines, None, 0.0, ["b", "c"]) == "b"
+    engines["a"].to = None
+    assert choose(engines, "a", 0.0) == "a"
 
 
 def test_a_failure_closes_for_a_pause_that_grows_until_a_good_answer() -> None:
@@ -83,18 +108,21 @@ def test_calls_leave_a_pause_that_does_not_end_where_another_engine_is_ready() -
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 50), st.sampled_from(["ready", "paused", "silent"])), min_size=1),
+    st.lists(
+        st.tuples(st.integers(0, 9), st.sampled_from(["ready", "paused", "silent"]), st.none() | st.just(5)),
+        min_size=1,
+    ),
     st.none() | st.integers(0, 9),
 )
 def test_whatever_is_known_a_call_goes_to_the_best_there_is(known, before) -> None:
-    engines = [health(running, said) for running, said in known]
-    before = before if before is not None and before < len(engines) else None
-    place = choose(engines, before, 0.0)
-    states = [engine.state(0.0) for engine in engines]
-    if place is None:
-        assert set(states) == {"silent"}
-    else:
-        assert states[place] == ("ready" if "ready" in states else "paused")
+    engines = {str(k): health(running, said) for k, (running, said, _) in enumerate(known)}
+    for k, (_, _, capacity) in enumerate(known):
+        engines[str(k)].capacity = capacity
+    url = choose(engines, str(before), 0.0)
+    states = {engine.state(0.0) for engine in engines.values()}
+    best = "ready" if "ready" in states else "paused"
+    free = [u for u, e in engines.items() if e.state(0.0) == best and not e.full]
+    assert url in free if free else url is None
 
 
 def test_a_key_that_cannot_stand_in_a_header_is_refused_at_once() -> None:
@@ -113,9 +141,9 @@ def test_engines_are_given_each_once() -> None:
 def test_where_executions_went_is_kept_within_a_bound() -> None:
     pool = EnginePool([EngineClient("http://a:1")], PoolLimits(affinities_max=3))
     for k in range(5):
-        pool._member(f"e-{k}", 0.0)
-        pool._member("e-0", 0.0)
-    assert list(pool._places) == ["e-3", "e-4", "e-0"]
+        pool._of(f"e-{k}")
+        pool._of("e-0")
+    assert list(pool._known) == ["e-3", "e-4", "e-0"]
     asyncio.run(pool.close())
 
 
