@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ingest.engines import ENGINE_KEY, engine_key
 
 if TYPE_CHECKING:
+    from ingest.engines.model import Experts
     from ingest.proxy.calls import Limits
     from lake.config import Config
 
@@ -55,7 +56,22 @@ def _refuse_open_address(host: str) -> None:
         )
 
 
-def _limits(config: Config) -> Limits:
+def _experts(config: Config, weights: Path) -> Experts | None:
+    """The experts of the model, where they are to be kept.  Raises ValueError for a model without."""
+    from ingest.engines.model import model_facts
+
+    if not config.proxy.routed_experts:
+        return None
+    experts = model_facts(weights).experts
+    if experts is None:
+        raise ValueError(
+            f"proxy.routed_experts is on, and {weights / 'config.json'} names no experts: the model is no "
+            "mixture of experts; turn the setting off"
+        )
+    return experts
+
+
+def _limits(config: Config, experts: int) -> Limits:
     """What the run's configuration says of bounds."""
     from ingest.proxy.calls import Limits
 
@@ -69,6 +85,7 @@ def _limits(config: Config) -> Limits:
         rejoin_s=settings.rejoin_s,
         continue_aborted=settings.continue_aborted,
         state_bytes_max=settings.state_mb << 20,
+        experts=experts,
     )
 
 
@@ -87,8 +104,9 @@ async def _serve(arguments: argparse.Namespace) -> None:
         _refuse_open_address(arguments.host)
     run = Run(arguments.run)
     config = run.config()
-    log = run.open_log(config)
     settings = config.proxy
+    experts = _experts(config, run.weights(0))
+    log = run.open_log(config)
     renderer = Renderer.load(run.weights(0), parser=settings.parser, chat_template=settings.chat_template)
     _ = renderer.windowed  # found by trying, which takes a second: before anybody waits
     if renderer.form.name == "none":
@@ -98,14 +116,16 @@ async def _serve(arguments: argparse.Namespace) -> None:
             file=sys.stderr,
         )
     key, size = engine_key(), renderer.vocab_size
-    engine = EnginePool([EngineClient(url, api_key=key, vocab_size=size) for url in arguments.engine])
+    engine = EnginePool(
+        [EngineClient(url, api_key=key, vocab_size=size, experts=experts) for url in arguments.engine]
+    )
     app = make_app(
         log=log,
         engine=engine,
         engine_name=", ".join(arguments.engine),
         renderer=renderer,
         secret=read_secret(run),
-        limits=_limits(config),
+        limits=_limits(config, experts.count if experts else 0),
         model=config.name,
         roles=Roles.load(Path(settings.role_rules) if settings.role_rules else None),
     )

@@ -41,6 +41,7 @@ from ingest.proxy.dialects.dialect import Dialect
 from ingest.proxy.dialects.responses import Responses
 from ingest.proxy.execution import Execution
 from ingest.proxy.executions import Executions
+from ingest.proxy.experts import ExpertsKeeper
 from ingest.proxy.neutral import Rejected, Request
 from ingest.proxy.rendering import Renderer
 from ingest.proxy.roles import Roles
@@ -153,9 +154,10 @@ def make_app(
     """The ASGI application.  Reads the log's executions when it is made; closes nothing it was given.
 
     `model` is the name under which the policy is listed; `roles` the rules, the shipped ones by default.
+    Raises ValueError where routed experts are to be kept and the log has no blobs.
     """
     writer = EventWriter(log, retry_s_max=limits.log_wait_s_max)
-    caller = Caller(engine, writer, limits, clock)
+    caller = Caller(engine, writer, limits, clock, _experts(log, limits))
     rules = roles or Roles.load()
     executions = Executions(log, renderer, secret, limits, clock, caller, engine_name)
 
@@ -180,6 +182,14 @@ def make_app(
     app = Starlette(lifespan=lifespan, routes=[*routes, *_plain_routes(executions, model)])
     app.router.redirect_slashes = False  # it would answer with an address out of the request's own header
     return app
+
+
+def _experts(log: Log, limits: Limits) -> ExpertsKeeper | None:
+    if not limits.experts:
+        return None
+    if log.blobs is None:
+        raise ValueError("routed experts lie in blobs, and the log was opened without; use `Run.open_log`")
+    return ExpertsKeeper(log.blobs, limits.experts, limits.log_wait_s_max)
 
 
 def _plain_routes(executions: Executions, model: str) -> list[Route]:

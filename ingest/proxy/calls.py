@@ -26,6 +26,7 @@ from ingest.engines.client import EngineError, EngineUnavailable, Generation, ne
 from ingest.engines.parts import joined
 from ingest.matching import Ids
 from ingest.proxy.execution import Execution
+from ingest.proxy.experts import ExpertsKeeper
 from ingest.proxy.history import LOST, Match, Turn
 from ingest.proxy.neutral import Answer, Rejected, Request
 from ingest.proxy.prompting import Prompt
@@ -55,6 +56,8 @@ class Engine(Protocol):
         top_k: int = -1,
         stop_token_ids: tuple[int, ...] = (),
         timeout_s: float,
+        routed_experts: bool = False,
+        experts_start: int = 0,
     ) -> Generation:
         """Calls of one `affinity` share their beginnings: they go to one engine as long as it serves.
 
@@ -74,6 +77,7 @@ class Limits:
     `rejoin_s`: a call that everybody left runs on so long, since clients that time out ask again at once.
     `continue_aborted`: what an engine sampled before it ended a call too early is gone on from.
     `state_bytes_max` of all executions together; see ingest.proxy.executions.
+    `experts`: how many a layer of the model has; its routing is then asked for and kept (0: it is not).
     `log_wait_s_max`: a reply is held so long for a log that is away, and then fails by name; the log's own
     wait for its last try comes on top (30 s for Kafka).
     """
@@ -94,6 +98,7 @@ class Limits:
     keep_alive_s: float = 10.0
     rejoin_s: float = 20.0
     continue_aborted: bool = True
+    experts: int = 0
 
 
 @dataclass(eq=False)
@@ -113,6 +118,7 @@ class Call:
     tools: list[ToolCalled]
     parts: list[Generation] = field(default_factory=list)  # of attempts that engines ended too early
     dropped: int = 0  # tokens of such attempts that are not gone on from
+    experts: str = ""  # the reference of its routed experts
     waiting: int = 0
     turn: Turn | None = None
     task: asyncio.Future[Answer] = field(init=False)
@@ -159,8 +165,17 @@ class Call:
 class Caller:
     """Starts calls, lets requests join them, and settles what became of the replies."""
 
-    def __init__(self, engine: Engine, writer: EventWriter, limits: Limits, clock: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        writer: EventWriter,
+        limits: Limits,
+        clock: Callable[[], int],
+        experts: ExpertsKeeper | None = None,
+    ) -> None:
+        """Without `experts` none are asked for."""
         self._engine = engine
+        self._experts = experts
         self._writer = writer
         self._limits = limits
         self._clock = clock
@@ -243,6 +258,8 @@ class Caller:
                     generation = await self._sample(call)
                 if generation is None:
                     raise _given_up("before the engine answered")
+                if self._experts:
+                    call.experts = await self._experts.keep(generation)
                 recorded = execution.record(
                     call, generation, delivered=not call.gone.done(), now_us=self._clock()
                 )
@@ -301,6 +318,10 @@ class Caller:
 
     async def _generate(self, call: Call, rid: str) -> Generation:
         asked = call.request.sampling
+        experts_from = self._experts.wanted_from(call) if self._experts else None
+        wanted: dict[str, Any] = {}
+        if experts_from is not None:
+            wanted = {"routed_experts": True, "experts_start": experts_from}
         sampled = [p.output_ids for p in call.parts]
         left = call.new_tokens_max - sum(map(len, sampled))
         if left <= 0:
@@ -315,6 +336,7 @@ class Caller:
             top_k=asked.top_k,
             stop_token_ids=call.execution.renderer.stop_ids,
             timeout_s=self._limits.generate_s_max,
+            **wanted,
         )
 
     async def _attempt(self, call: Call) -> Generation:

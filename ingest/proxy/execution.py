@@ -30,6 +30,7 @@ from lake.events import (
     ids_to_bytes,
     logprobs_to_bytes,
 )
+from lake.experts import covered
 from lake.wire import EVENT_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class Execution:
     _undelivered: dict[tuple[bytes, str], int] = field(default_factory=dict)  # the call to retry
     _matcher: Matcher = field(default_factory=Matcher)
     _lengths: list[int] = field(default_factory=list)
+    _experts_end: list[int] = field(default_factory=list)  # of each call: up to where its path has rows
     _messages: int = 0
     _outputs: int = 0  # bytes of the turns' ids
     _outstanding: dict[str, tuple[str, str]] = field(default_factory=dict)  # name and arguments, by tool call
@@ -91,6 +93,13 @@ class Execution:
         for turn in match.turns.values():
             turn.reply = SENT  # who goes on after a reply has got it
         return make_prompt(request, match, self._matcher, self.renderer, now_us=self.started_us)
+
+    def experts_start(self, prompt: Prompt) -> int:
+        """The first token of a prompt whose routed experts no call before it on its path has brought."""
+        return self._experts_known(*self._matcher.longest_prefix(prompt.ids, prompt.base))
+
+    def _experts_known(self, parent: int | None, shared: int) -> int:
+        return covered(shared, None if parent is None else self._experts_end[parent])
 
     def tool_events(self, request: Request, now_us: int) -> list[ToolCalled]:
         """One event for each result that a request brings for the first time."""
@@ -141,7 +150,7 @@ class Execution:
             self._outstanding |= {c.id: (c.name, c.arguments) for c in answer.calls}
         self._matcher.insert(event.call_id, prompt.ids, output if delivered else EMPTY, prompt.base)
         self._gone_on(event)
-        self._lengths.append(len(prompt.ids) + len(output))
+        self._kept(event)
         self.calls += 1
         self.history.asked(event.call_id, match)
         self._messages += len(match.places) - match.depth
@@ -152,6 +161,13 @@ class Execution:
         self._outputs += output.nbytes
         self._undelivered.pop((match.place, call.role), None)
         return Recorded(event, turn, answer)
+
+    def _kept(self, event: ModelCalled) -> None:
+        """What is known of each call by its number: its length, and where its routed experts end."""
+        length = event.shared_len + event.n_context + event.n_output
+        self._lengths.append(length)
+        known = self._experts_known(event.parent_call_id, event.shared_len)
+        self._experts_end.append(length - 1 if event.experts else known)
 
     def _gone_on(self, event: ModelCalled) -> None:
         """Whoever sends tokens of a reply has got it."""
@@ -190,6 +206,7 @@ class Execution:
             started_us=call.started_us,
             finished_us=now_us,
             place=match.place,
+            experts=call.experts,
         )
         arrays = 4 * (event.n_context + 2 * event.n_output)
         try:
@@ -290,7 +307,7 @@ class Execution:
         self._matcher = Matcher.restored(kept)
         self.started_us = min(c.started_us for c in kept)
         for event, whole in zip(kept, recalled.calls, strict=True):
-            self._lengths.append(whole.shared_len + whole.n_context + whole.n_output)
+            self._kept(whole)
             self.history.recall(event.call_id, event.place)
             if not event.delivered:
                 self._undelivered[event.place, event.role] = event.call_id
