@@ -93,7 +93,7 @@ class _Answer(msgspec.Struct):
 _answers = msgspec.json.Decoder(_Answer)
 
 
-def _version(text: str | int | None) -> int | None:
+def version_of(text: str | int | None) -> int | None:
     """SGLang's own start value is `default`: no version anybody gave, so unknown."""
     try:
         return None if text is None else int(text)
@@ -126,7 +126,7 @@ def _pairs(answer: _Answer, bound: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _spans(meta: _Meta, n: int) -> tuple[VersionSpan, ...]:
-    spans = tuple(VersionSpan(_version(s.version), s.start, s.end) for s in meta.weight_versions or ())
+    spans = tuple(VersionSpan(version_of(s.version), s.start, s.end) for s in meta.weight_versions or ())
     at = 0
     for span in spans:
         if span.start != at or span.end < span.start:
@@ -134,27 +134,30 @@ def _spans(meta: _Meta, n: int) -> tuple[VersionSpan, ...]:
         at = span.end
     if spans and at != n:
         raise EngineRefused(f"weight_versions covers {at} of {n} output tokens")
-    return spans
+    return tuple(span for span in spans if span.end > span.start)  # SGLang has one of no token for no token
 
 
 def _experts(meta: _Meta, n: int, routing: Routing) -> npt.NDArray[np.int16] | None:
-    (layers, top_k, count), prompt, start = routing
+    experts, prompt, start = routing
     if meta.routed_experts is None:
         if meta.finish_reason.type == "abort":
             return None
         raise EngineRefused(
-            "routed_experts is missing; start SGLang with --enable-return-routed-experts, or do not ask for it"
+            "routed_experts is missing: start SGLang with --enable-return-routed-experts, or ask for none"
         )
     rows = max(0, prompt + n - 1 - start)
-    size, needed = len(meta.routed_experts), rows * layers * top_k * 4
+    size, needed = len(meta.routed_experts), rows * experts.layers * experts.top_k * 4
     if size != needed:
         raise EngineRefused(
-            f"routed_experts has {size} bytes; {rows} rows of {layers} layers by {top_k} experts are {needed}"
+            f"routed_experts has {size} bytes; {rows} rows of {experts.layers} layers by "
+            f"{experts.top_k} experts are {needed}"
         )
     ids = np.frombuffer(meta.routed_experts, np.int32)
-    if ids.size and np.maximum.reduce(ids.view(np.uint32)) >= count:
-        raise EngineRefused(f"routed_experts runs from {ids.min()} to {ids.max()}; the model has {count}")
-    return ids.astype(np.int16).reshape(rows, layers, top_k)
+    if ids.size and np.maximum.reduce(ids.view(np.uint32)) >= experts.count:
+        raise EngineRefused(
+            f"routed_experts runs from {ids.min()} to {ids.max()}; the model has {experts.count}"
+        )
+    return ids.astype(np.int16).reshape(rows, experts.layers, experts.top_k)
 
 
 def read_answer(body: bytes, *, vocab_size: int | None, routing: Routing | None = None) -> Generation:
@@ -171,7 +174,7 @@ def read_answer(body: bytes, *, vocab_size: int | None, routing: Routing | None 
     meta = answer.meta_info
     ids, logprobs = _pairs(answer, 2**31 if vocab_size is None else vocab_size)
     spans = _spans(meta, len(ids))
-    version = _version(meta.weight_version)
+    version = version_of(meta.weight_version)
     return Generation(
         output_ids=ids,
         output_logprobs=logprobs,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
+import asyncio
+import logging
 import random
-from collections.abc import Sequence
-from typing import Any, Literal, Self
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
-import aiohttp
 import msgspec
 import numpy as np
 
@@ -19,8 +19,18 @@ from ingest.engines.answer import (
     Routing,
     read_answer,
 )
-from ingest.engines.model import Experts
+from ingest.engines.figures import (
+    Load,
+    Metrics,
+    ModelInfo,
+    ServerInfo,
+    decoded,
+    read_loads,
+    read_metrics,
+)
+from ingest.engines.model import Experts, model_facts
 from ingest.engines.request import generate_body
+from ingest.engines.transport import GENERATE, Transport
 
 __all__ = [
     "EngineClient",
@@ -32,11 +42,14 @@ __all__ = [
     "read_answer",
 ]
 
-CONNECTIONS_MAX = 2048
-CONTROL_CONNECTIONS_MAX = 16  # their own: an engine is not silent because calls fill all others
-CONTROL_TIMEOUT_S = 120.0  # an update reads a whole model from disk
-PROBE_TIMEOUT_S = 5.0
-BUSY = (408, 429)  # of a gateway before engines: too slow, too many; later it may take the call
+logger = logging.getLogger("headrace.engines")
+
+PROBE_TIMEOUT_S = 5.0  # of /ready, which no step of the model holds up
+READ_TIMEOUT_S = 10.0
+CONTROL_TIMEOUT_S = 120.0  # heard between two steps; one of a very long prompt takes tens of seconds
+UPDATE_TIMEOUT_S = 600.0  # a model of 600 GB at 1 GB/s; SGLang first ends what runs, unless it is paused
+
+RID_CHARS = 32
 
 Standing = Literal["ready", "paused", "silent"]
 """What `/ready` says: takes calls; there, and takes none now (503); not there."""
@@ -49,25 +62,20 @@ def new_rid() -> str:
     return f"{_rids.getrandbits(128):032x}"
 
 
-def _sentence(status: int, body: bytes) -> str:
-    """The engine's own words out of an answer that is not 200."""
-    try:
-        data = json.loads(body)
-    except ValueError:
-        data = body.decode(errors="replace").strip()
-    if isinstance(data, dict):
-        error = data.get("error", data)
-        data = error.get("message", error) if isinstance(error, dict) else error
-    return f"{status}: {str(data)[:2000]}"
+class _Update(msgspec.Struct):
+    success: bool = False
+    message: str | None = None
 
 
-class EngineClient:
+class EngineClient(Transport):
     """One engine.  Use it inside one event loop, with `async with` or `close`.
 
-    - Connections are kept alive, at most CONNECTIONS_MAX for calls and CONTROL_CONNECTIONS_MAX beside them.
-    - Nothing is tried twice here: the caller knows whether another try is right.
-    - `vocab_size`, where known, is checked before ids are sent (an id outside it kills SGLang) and on
-      what comes back; `model_info` learns it where the engine tells.
+    - Which calls are sent again, and why, ingest.engines.transport says; `generate` never is.
+    - Ids outside the vocabulary are refused before they are sent, because one of them kills SGLang, and on
+      what comes back.  `vocab_size` and `experts` (the shape of a mixture of experts) are those of the
+      model's config.json (ingest.engines.model).  Without them the client asks the engine once, before a
+      call: the embedded engine tells, of SGLang the folder is read where it lies on this machine.  Where it
+      lies elsewhere nothing can be known: that is logged, and only what no vocabulary holds is refused.
     """
 
     def __init__(
@@ -79,46 +87,10 @@ class EngineClient:
         experts: Experts | None = None,
     ) -> None:
         """Raises ValueError for a key that cannot be sent."""
-        self.url, self.vocab_size, self.experts = url.rstrip("/"), vocab_size, experts
-        self._headers = {"Content-Type": "application/json"}
-        key = (api_key or "").strip()  # what comes out of a file ends with a new line
-        if not (key.isascii() and key.isprintable()):
-            raise ValueError(
-                f"the API key of {self.url} holds characters that no header can; give it as it is"
-            )
-        if key:
-            self._headers["Authorization"] = f"Bearer {key}"
-        self._sessions: dict[int, aiohttp.ClientSession] = {}  # by how many connections they hold at most
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    def _session(self, connections: int) -> aiohttp.ClientSession:
-        if connections not in self._sessions:
-            connector = aiohttp.TCPConnector(limit=connections, keepalive_timeout=30)
-            self._sessions[connections] = aiohttp.ClientSession(connector=connector, headers=self._headers)
-        return self._sessions[connections]
-
-    async def _send(
-        self, method: str, path: str, data: bytes | None = None, *, timeout_s: float, final: bool = True
-    ) -> tuple[int, bytes]:
-        """Status and body of an answer.  `final`: one that is not 200 is raised as its error."""
-        session = self._session(CONNECTIONS_MAX if path == "/generate" else CONTROL_CONNECTIONS_MAX)
-        timeout = aiohttp.ClientTimeout(total=timeout_s)
-        try:
-            async with session.request(method, self.url + path, data=data, timeout=timeout) as answer:
-                status, content = answer.status, await answer.read()
-        except TimeoutError:
-            raise EngineUnavailable(f"{self.url}{path}: no answer within {timeout_s:g} s") from None
-        except (aiohttp.ClientError, OSError) as error:
-            raise EngineUnavailable(f"{self.url}{path}: {error or type(error).__name__}") from error
-        if status == 200 or not final:
-            return status, content
-        kind = EngineUnavailable if status >= 500 or status in BUSY else EngineRefused
-        raise kind(f"{self.url}{path}: {_sentence(status, content)}")
+        super().__init__(url, api_key)
+        self.vocab_size, self.experts = vocab_size, experts
+        self._asked = False
+        self._asking = asyncio.Lock()
 
     async def generate(
         self,
@@ -134,16 +106,24 @@ class EngineClient:
         affinity: str = "",
         routed_experts: bool = False,
         experts_start: int = 0,
+        bootstrap: Mapping[str, Any] | None = None,
     ) -> Generation:
         """Sample after `input_ids` (int32, not empty).  `affinity` is for pools: here is no choice.
 
         `routed_experts`: say which experts each token went to, from token `experts_start` of the prompt on
         (what is known of earlier calls need not be sent again: a row of a large model is over a kilobyte).
 
+        `bootstrap`: where a prefill and a decode server of SGLang meet (ingest.engines.prefill_decode).
+
         Raises EngineRefused for ids outside the vocabulary, a prompt that does not fit, an answer that
         cannot be trusted; EngineUnavailable where the engine is not reached or takes over `timeout_s` (it
-        then sees the connection close, and aborts).
+        then sees the connection close, and aborts); ValueError for an id of another length than `new_rid`'s,
+        with whose abort others might end.
         """
+        if len(rid) != RID_CHARS:
+            raise ValueError(f"rid {rid[:64]!r} has {len(rid)} characters; {RID_CHARS} are needed: new_rid()")
+        if not self._asked and (self.vocab_size is None or (routed_experts and self.experts is None)):
+            await self._ask_model()
         if input_ids.dtype != np.int32 or input_ids.ndim != 1 or not input_ids.size:
             raise EngineRefused(
                 f"input_ids is {input_ids.dtype}{input_ids.shape}; a filled int32 vector is needed"
@@ -163,10 +143,27 @@ class EngineClient:
         if stop_token_ids:
             sampling["stop_token_ids"] = [int(i) for i in stop_token_ids]
         routing = self._routing(len(input_ids), experts_start) if routed_experts else None
-        body = generate_body(rid, input_ids, sampling, routing.start if routing else None)
-        _, content = await self._send("POST", "/generate", body, timeout_s=timeout_s)
+        body = generate_body(rid, input_ids, sampling, routing.start if routing else None, bootstrap)
+        content = await self.send("POST", GENERATE, body, timeout_s=timeout_s, again=False)
         answer = read_answer(content, vocab_size=self.vocab_size, routing=routing)
         return msgspec.structs.replace(answer, engine=self.url)
+
+    async def _ask_model(self) -> None:
+        """Learn what was not given; an engine that is away is asked at the next call."""
+        async with self._asking:
+            if self._asked:
+                return
+            try:
+                await self.model_info()
+            except EngineError:
+                return  # the call itself will tell
+            self._asked = True
+            if self.vocab_size is None:
+                logger.warning(
+                    "%s does not tell the size of its vocabulary, and its model's folder is not here: ids "
+                    "are not checked, and one outside it kills SGLang; give vocab_size",
+                    self.url,
+                )
 
     def _routing(self, prompt: int, start: int) -> Routing:
         if self.experts is None:
@@ -178,27 +175,45 @@ class EngineClient:
             raise EngineRefused(f"experts_start is {start}; 0 to the prompt's {prompt} tokens is possible")
         return Routing(self.experts, prompt, start)
 
-    async def _control(self, path: str, body: Any = None) -> bytes:
+    async def _control(self, path: str, body: Any = None, *, again: bool = True) -> bytes:
         data = msgspec.json.encode(body or {})
-        return (await self._send("POST", path, data, timeout_s=CONTROL_TIMEOUT_S))[1]
+        return await self.send("POST", path, data, timeout_s=CONTROL_TIMEOUT_S, again=again)
+
+    async def _read(self, path: str) -> bytes:
+        return await self.send("GET", path, timeout_s=READ_TIMEOUT_S, again=True)
 
     async def abort(self, rid: str) -> None:
-        """The call of this id ends as `abort` with what it has; unknown ids are no error."""
+        """The call of this id ends as `abort` with what it has; unknown ids are no error.
+
+        An engine that the call has not reached yet does not know it either.
+        """
         await self._control("/abort_request", {"rid": rid})
 
     async def pause(self, mode: Literal["abort", "retract", "in_place"]) -> None:
-        """Stop computing: calls in flight end (abort), wait and start anew (retract), or stand still."""
+        """Stop computing: calls in flight end (abort), wait and start anew (retract), or stand still.
+
+        New calls wait for `resume`.  Returns when it is so.
+        """
         await self._control("/pause_generation", {"mode": mode})
 
     async def resume(self) -> None:
-        await self._control("/continue_generation", {})
+        """Go on after a pause; no error where there was none."""
+        await self._control("/continue_generation")
 
-    async def update_weights(self, path: str, version: int, flush_cache: bool = True) -> None:
-        """Serve the weights of a folder from now on.  Raises EngineRefused where they were not taken."""
+    async def update_weights(
+        self, path: str, version: int, flush_cache: bool = True, *, timeout_s: float = UPDATE_TIMEOUT_S
+    ) -> None:
+        """Serve the weights of a folder from now on.  Raises EngineRefused where they were not taken.
+
+        While calls stand still (`in_place`) give `flush_cache=False`: SGLang 0.5.23 else takes the weights,
+        cannot flush, and says that it failed.
+        """
+        place = "/update_weights_from_disk"
         body = {"model_path": path, "weight_version": str(version), "flush_cache": flush_cache}
-        data = json.loads(await self._control("/update_weights_from_disk", body))
-        if not data.get("success"):
-            raise EngineRefused(f"{self.url}: version {version} was not taken: {data.get('message')}")
+        data = await self.send("POST", place, msgspec.json.encode(body), timeout_s=timeout_s, again=False)
+        said = decoded(data, _Update, self.url + place)
+        if not said.success:
+            raise EngineRefused(f"{self.url}: version {version} was not taken: {said.message}")
 
     async def flush(self) -> None:
         """Drop held prefixes.  Raises EngineRefused while calls are in flight."""
@@ -207,7 +222,7 @@ class EngineClient:
     async def standing(self) -> Standing:
         """What `/ready` says, which is asked for PROBE_TIMEOUT_S.  An engine without that path is ready."""
         try:
-            status, _ = await self._send("GET", "/ready", timeout_s=PROBE_TIMEOUT_S, final=False)
+            status, _ = await self.ask("GET", "/ready", timeout_s=PROBE_TIMEOUT_S, again=True)
         except EngineUnavailable:
             return "silent"
         return "paused" if status >= 500 else "ready"
@@ -216,18 +231,22 @@ class EngineClient:
         """Whether the engine takes calls now; False as well where it is not reached."""
         return await self.standing() == "ready"
 
-    async def model_info(self) -> dict[str, Any]:
-        """What the engine serves; `weight_version` is text.  Learns the size of the vocabulary."""
-        info: dict[str, Any] = json.loads((await self._send("GET", "/model_info", timeout_s=10.0))[1])
-        if isinstance(info.get("vocab_size"), int):
-            self.vocab_size = info["vocab_size"]
+    async def model_info(self) -> ModelInfo:
+        """What the engine serves.  Learns the vocabulary and the experts, where nobody gave them."""
+        info = decoded(await self._read("/model_info"), ModelInfo, self.url + "/model_info")
+        facts = model_facts(info.model_path) if info.model_path else None
+        self.vocab_size = self.vocab_size or info.vocab_size or (facts and facts.vocab_size)
+        self.experts = self.experts or (facts and facts.experts)
         return info
 
-    async def loads(self) -> dict[str, Any]:
-        """Load figures, one entry of `loads` a data-parallel rank."""
-        loads: dict[str, Any] = json.loads((await self._send("GET", "/v1/loads", timeout_s=10.0))[1])
-        return loads
+    async def server_info(self) -> ServerInfo:
+        """How it was started."""
+        return decoded(await self._read("/server_info"), ServerInfo, self.url + "/server_info")
 
-    async def close(self) -> None:
-        while self._sessions:
-            await self._sessions.popitem()[1].close()
+    async def loads(self) -> tuple[Load, ...]:
+        """What it does now, one entry a data-parallel rank."""
+        return read_loads(await self._read("/v1/loads"), self.url + "/v1/loads")
+
+    async def metrics(self) -> Metrics:
+        """Its counters.  SGLang has them with `--enable-metrics`; EngineRefused (404) without."""
+        return read_metrics(await self._read("/metrics"), self.url + "/metrics")

@@ -8,13 +8,15 @@ knows, or the engine's own `model_path` where the two share a file system.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 EXPERTS_MAX = 1 << 15  # of one layer: ids are kept as int16
 
 
-class Experts(NamedTuple):
+@dataclass(frozen=True)
+class Experts:
     """The shape of a mixture of experts: one row a token is (layers, top_k) ids below `count`."""
 
     layers: int

@@ -54,7 +54,7 @@ class Server(Protocol):
 
     async def standing(self) -> Standing: ...
 
-    async def loads(self) -> tuple[Load, ...]: ...
+    async def loads(self) -> Sequence[Load]: ...
 
     async def close(self) -> None: ...
 
@@ -365,12 +365,12 @@ class EnginePool:
     async def _ask_capacity(self, member: Member) -> bool:
         """Learn what the engine says it runs at once, all its ranks; False where it is to be asked again."""
         try:
-            said = await member.client.loads()
-            member.health.capacity = sum(rank.running_max for rank in said if rank.running_max) or None
+            most = [rank.running_max for rank in await member.client.loads()]
         except EngineUnavailable:
             return False
-        except (EngineError, ValueError, TypeError, LookupError):
-            member.health.capacity = None  # it does not say
+        except EngineError:
+            most = []  # it does not say
+        member.health.capacity = sum(n for n in most if n) if most and all(most) else None
         return True
 
     async def close(self) -> None:

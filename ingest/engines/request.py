@@ -6,6 +6,7 @@ every id has its text of WIDTH bytes, blanks in front, which JSON lets stand bef
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -52,10 +53,14 @@ _id_texts = IdTexts()
 
 
 def generate_body(
-    rid: str, input_ids: npt.NDArray[np.int32], sampling: dict[str, Any], experts_start: int | None = None
+    rid: str,
+    input_ids: npt.NDArray[np.int32],
+    sampling: dict[str, Any],
+    experts_start: int | None = None,
+    further: Mapping[str, Any] | None = None,
 ) -> bytes:
     """What is posted to `/generate`: ids in, ids and log-probabilities wanted; experts, from a token on."""
-    wanted = {"rid": rid, "sampling_params": sampling, "return_logprob": True}
+    wanted = {"rid": rid, "sampling_params": sampling, "return_logprob": True, **(further or {})}
     if experts_start is not None:
         wanted |= {"return_routed_experts": True, "routed_experts_start_len": experts_start}
     rest = msgspec.json.encode(wanted)

@@ -24,6 +24,7 @@ import msgspec
 import numpy as np
 from tokenizers import Tokenizer
 
+from ingest.engines.model import model_facts
 from ingest.matching import Ids
 from ingest.proxy import folding, windows
 from ingest.proxy.neutral import Message
@@ -117,7 +118,8 @@ class Renderer:
         self._bos = added.get(names.get("bos_token", ""))
         self._generation_prompts: dict[str, str] = {}
         self.stop_ids = tuple(sorted(set(stop_ids)))
-        self.vocab_size: int | None = None  # the model's, where its config tells
+        # The model's, where its config tells; else the tokenizer's, which no prompt goes beyond.
+        self.vocab_size = tokenizer.get_vocab_size()
         try:
             self.form = form_named(parser) if parser else form_of(template)
         except ValueError as error:
@@ -160,13 +162,13 @@ class Renderer:
         stop_ids |= {eos} if eos is not None else set()
         if not stop_ids:
             raise RenderingError(f"{folder} names no eos token: no call would end before its limit")
-        size, known = config.get("vocab_size"), tokenizer.get_vocab_size()
-        if isinstance(size, int) and known > size:
+        size, known = model_facts(folder).vocab_size, tokenizer.get_vocab_size()
+        if size is not None and known > size:
             raise RenderingError(
                 f"{folder}: the tokenizer has {known} ids, the model {size}; they do not belong together"
             )
         renderer = cls(tokenizer, template, names, stop_ids, parser=parser)
-        renderer.vocab_size = size if isinstance(size, int) else None
+        renderer.vocab_size = size or known
         return renderer
 
     # ------------------------------------------------------------------------------ to text

@@ -124,15 +124,13 @@ def test_experts_that_cannot_be_trusted(said, sentence):
 
 
 async def test_experts_need_a_shape():
-    ids, asked = (
-        np.ones(3, np.int32),
-        {"rid": new_rid(), "new_tokens_max": 1, "temperature": 1.0, "timeout_s": 1},
-    )
-    with pytest.raises(EngineRefused, match=r"config\.json"):
-        await EngineClient("http://127.0.0.1:9").generate(ids, routed_experts=True, **asked)
-    client = EngineClient("http://127.0.0.1:9", experts=ROUTING.experts)
-    with pytest.raises(EngineRefused, match="experts_start is 4; 0 to the prompt's 3"):
-        await client.generate(ids, routed_experts=True, experts_start=4, **asked)
+    ids, asked = np.ones(3, np.int32), {"new_tokens_max": 1, "temperature": 1.0, "timeout_s": 1}
+    async with EngineClient("http://127.0.0.1:9") as client:
+        with pytest.raises(EngineRefused, match=r"config\.json"):
+            await client.generate(ids, rid=new_rid(), routed_experts=True, **asked)
+        client.experts = ROUTING.experts
+        with pytest.raises(EngineRefused, match="experts_start is 4; 0 to the prompt's 3"):
+            await client.generate(ids, rid=new_rid(), routed_experts=True, experts_start=4, **asked)
 
 
 @pytest.mark.parametrize(

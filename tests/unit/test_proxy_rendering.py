@@ -140,14 +140,18 @@ def test_load(tmp_path):
     folder = write_model_folder(tmp_path / "model")
     renderer = Renderer.load(folder)
     assert renderer.stop_ids == tuple(sorted([IDS["<|endoftext|>"], IDS["<|im_end|>"]]))
+    assert renderer.vocab_size == 512  # the model's: the engine is sent no id beyond it
+    (folder / "config.json").write_text(json.dumps({"eos_token_id": IDS["<|im_end|>"]}))
+    assert Renderer.load(folder).vocab_size == renderer._tokenizer.get_vocab_size() < 512
     assert ids_of(Message("user", "u"), renderer=renderer) == ids_of(Message("user", "u"))
     (folder / "chat_template.jinja").unlink()
     with pytest.raises(RenderingError, match="no chat template"):
         Renderer.load(folder)
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
     assert ids_of(Message("user", "u"), renderer=Renderer.load(folder)) == ids_of(Message("user", "u"))
-    (folder / "config.json").write_text('{"vocab_size": 17}')
-    with pytest.raises(RenderingError, match="the model 17"):
-        Renderer.load(folder)
+    for config in ('{"vocab_size": 17}', '{"text_config": {"vocab_size": 17}}'):
+        (folder / "config.json").write_text(config)
+        with pytest.raises(RenderingError, match="the model 17"):
+            Renderer.load(folder)
     with pytest.raises(RenderingError, match=r"no tokenizer\.json"):
         Renderer.load(tmp_path)

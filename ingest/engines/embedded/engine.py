@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 
 from ingest.engines.embedded import wire
 from ingest.engines.embedded.batch import Batch, Call
+from ingest.engines.embedded.metrics import Ended
 from ingest.engines.embedded.weights import read_eos
 from ingest.engines.embedded.worker import Worker
 
@@ -34,6 +35,7 @@ class Engine:
         self.tokenizer = Tokenizer.from_file(str(file)) if file.exists() else None
         self.in_flight: dict[str, asyncio.Queue[Call | None]] = {}  # None: the model thread died
         self.calls_max, self.queue_max = batch.calls_max, queue_max
+        self.ended = Ended()
         self._random = np.random.default_rng(seed)
         self.worker: Worker
 
@@ -47,6 +49,8 @@ class Engine:
 
     def _deliver(self, calls: list[Call]) -> None:
         for call in calls:
+            if call.finish:
+                self.ended.count(call)
             queue = self.in_flight.get(call.rid)
             if queue is not None:
                 queue.put_nowait(call)

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ingest.engines.embedded.wire import Refused
 
 BODY_BYTES_MAX = 8 << 20
-_OPEN = ("/health", "/health_generate", "/ready")  # never need the key, as in SGLang
+_OPEN = ("/health", "/health_generate", "/ready", "/metrics")  # never need the key, as in SGLang
 
 
 def json_answer(data: Any, status: int = 200) -> Response:
