@@ -1,4 +1,4 @@
-"""The trainer of a run, as a process: `python -m trainer --run RUN --engine URL`."""
+"""The trainer of a run, as a process: `python -m trainer --run RUN --engine URL [--engine URL ...]`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from lake.store import Store
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m trainer", description=__doc__)
     parser.add_argument("--run", type=Path, required=True, help="the run's folder")
-    parser.add_argument("--engine", required=True, help="URL of the engine that gets new weights")
+    parser.add_argument(
+        "--engine", required=True, action="append", help="URL of an engine that gets new weights"
+    )
     arguments = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the run stops us
 
@@ -29,7 +31,7 @@ def main() -> None:
     loader = Loader(Store(run.lake), SET_NAME, config.trainer.tokens_per_micro_step)
     backend = make_backend(config, run.weights(0))
     trainer = StreamingTrainer(
-        run, log, loader, backend, engine=arguments.engine, name=f"trainer-{os.getpid()}"
+        run, log, loader, backend, engines=arguments.engine, name=f"trainer-{os.getpid()}"
     )
     try:
         trainer.train(config.steps)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from trainer import checkpoint
 from trainer.backends import Backend
 from trainer.ledger import Ledger, LedgerFollower
 from trainer.loader import Loader
-from trainer.publish import publish
+from trainer.publication import Publisher
 from trainer.stepping import Step, StepResult
 
 POLL_S = 0.1
@@ -35,11 +35,13 @@ class StreamingTrainer:
     """Trains one run; owns its checkpoints, its published weights and its plans."""
 
     def __init__(
-        self, run: Run, log: Log, loader: Loader, backend: Backend, *, engine: str, name: str
+        self, run: Run, log: Log, loader: Loader, backend: Backend, *, engines: Sequence[str], name: str
     ) -> None:
         self._run, self._log = run, log
         self._config: Config = run.config()
-        self._loader, self._backend, self._engine, self._name = loader, backend, engine, name
+        self._loader, self._backend, self._name = loader, backend, name
+        settings, context = self._config.publication, self._config.engine.context_tokens
+        self._publisher = Publisher(run, settings, engines, context_tokens=context)
         self._follower = LedgerFollower(log)
         self._ledger: Ledger = self._follower.catch_up()
         self._resume()
@@ -77,8 +79,13 @@ class StreamingTrainer:
         folder = self._run.weights(version)
         if not folder.exists():
             self._backend.save(folder, extra_files_from=self._run.weights(0))
-        digest = self._backend.weights_digest()
-        publish(self._log, self._engine, folder, version=version, boundary=version // mu, digest=digest)
+        self._publisher.publish(
+            self._log,
+            version=version,
+            boundary=version // mu,
+            digest=self._backend.weights_digest(),
+            score=self._backend.score,
+        )
         self._follow_until(lambda: version in self._ledger.published)
 
     def _follow_until(self, condition: Callable[[], bool]) -> None:
@@ -169,6 +176,7 @@ class StreamingTrainer:
         checkpoint.tidy(self._run.checkpoints, self._config.trainer.checkpoints_kept)
 
     def close(self) -> None:
+        self._publisher.close()
         self._follower.close()
         self._loader.close()
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
 from torch import Tensor
 
 from trainer.objective import Sums
@@ -32,6 +33,9 @@ class Backend(Protocol):
 
     def logprobs(self, packed: Packed) -> Tensor:
         """(K,) log-probabilities of the targets under the current weights, without gradient."""
+
+    def score(self, ids: np.ndarray) -> np.ndarray:
+        """(n - 1,) log-probabilities of the ids (n,) after the first, of the logits as they are."""
 
     def state_dict(self) -> dict[str, Tensor]:
         """Weights and optimizer as flat named tensors."""

@@ -102,6 +102,15 @@ class TorchBackend:
         """(K,) float32 under the current weights: what `old` is when the reference is recomputed."""
         return self._logprobs(packed)
 
+    @torch.no_grad()
+    def score(self, ids: np.ndarray) -> np.ndarray:
+        """(n - 1,) float32: log-probabilities of the ids (n,) after the first, at temperature 1."""
+        tokens = self._tensor(ids.astype(np.int64))
+        hidden = self.model.forward_hidden(tokens[None, :-1])[0]
+        logp = -F.cross_entropy(self.model.logits(hidden).float(), tokens[1:], reduction="none")
+        scores: np.ndarray = logp.cpu().numpy()
+        return scores
+
     def accumulate(self, packed: Packed, old: Tensor | None = None) -> Sums:
         """Adds the gradient of the loss SUM of whole executions; 1/E comes in `step`.
 

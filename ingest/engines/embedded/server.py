@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from ingest.engines.embedded import wire
 from ingest.engines.embedded.batch import Batch
 from ingest.engines.embedded.engine import Engine
 from ingest.engines.embedded.generate import Generate
+from ingest.engines.embedded.groups import Groups, version_of
 from ingest.engines.embedded.http import error_answer, json_answer, read_body, read_object
 from ingest.engines.embedded.weights import WeightsError, read_shape, read_weights
 from ingest.engines.embedded.worker import WorkerStopped
@@ -36,6 +39,7 @@ class Control:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._updating = asyncio.Lock()
+        self.groups = Groups(engine, self._updating)
         self._loads_at, self._loads_tokens = time.monotonic(), 0
 
     async def abort(self, http: Request) -> Response:
@@ -69,30 +73,28 @@ class Control:
     async def update(self, http: Request) -> Response:
         try:
             update = msgspec.json.decode(await read_body(http.receive), type=Update)
-            if not update.weight_version.isascii() or not update.weight_version.isdigit():
-                raise WeightsError(
-                    f"weight_version is {update.weight_version!r}, the text of an integer is needed"
-                )
+            version = version_of(update.weight_version)
             async with self._updating:
-                count = await self._replace(update)
+                count = await self._replace(update, version)
         except (msgspec.DecodeError, WeightsError, wire.Refused) as error:
             sentence = f"{error}; the engine goes on with version {self._engine.batch.version}"
             return json_answer({"success": False, "message": sentence, "num_paused_requests": 0}, 400)
         message = f"weights of version {update.weight_version} from {update.model_path}"
         return json_answer({"success": True, "message": message, "num_paused_requests": count})
 
-    async def _replace(self, update: Update) -> int:
+    async def _replace(self, update: Update, version: int) -> int:
         folder = Path(update.model_path)
         if (folder / "config.json").exists() and read_shape(folder) != self._engine.shape:
             raise WeightsError(f"{folder}/config.json has another shape than the model that is served")
         weights = await asyncio.to_thread(read_weights, folder, self._engine.shape)
 
         def act(batch: Batch) -> int:
-            batch.replace(weights, int(update.weight_version), flush=update.flush_cache)
+            batch.replace(weights, version, flush=update.flush_cache)
             return len(batch.running) + len(batch.waiting) if self._engine.worker.paused else 0
 
         count = await self._engine.worker.command(act)
         self._engine.folder = folder
+        self.groups.forget()
         return count
 
     async def flush(self, http: Request) -> Response:
@@ -123,6 +125,7 @@ class Control:
             "is_generation": True,
             "weight_version": str(self._engine.batch.version),
             "vocab_size": self._engine.shape.vocab_size,
+            "dtype": "float32",
             "context_length": self._engine.batch.decoder.places,
         }
         return json_answer(info)
@@ -170,6 +173,7 @@ class Control:
 def application(engine: Engine) -> Starlette:
     """The routes.  The engine's thread lives as long as the application's lifespan."""
     control = Control(engine)
+    groups = control.groups
     read, write, both = ["GET"], ["POST"], ["GET", "POST"]
     routes = [
         Route("/generate", Generate(engine), methods=["POST", "PUT"]),
@@ -177,6 +181,12 @@ def application(engine: Engine) -> Starlette:
         Route("/pause_generation", control.pause, methods=write),
         Route("/continue_generation", control.resume, methods=write),
         Route("/update_weights_from_disk", control.update, methods=write),
+        Route("/init_weights_update_group", groups.init, methods=write),
+        Route("/destroy_weights_update_group", groups.destroy, methods=write),
+        Route("/begin_weight_update", groups.begin, methods=write),
+        Route("/update_weights_from_distributed", groups.receive, methods=write),
+        Route("/end_weight_update", groups.end, methods=write),
+        Route("/weights_checker", groups.check, methods=both),
         Route("/flush_cache", control.flush, methods=both),
         Route("/health", control.health, methods=read),
         Route("/health_generate", control.health, methods=read),
@@ -193,4 +203,11 @@ def application(engine: Engine) -> Starlette:
         return error_answer(str(error), status)
 
     handlers: dict[Any, Any] = {wire.Refused: refused, WorkerStopped: refused}
-    return Starlette(routes=routes, lifespan=engine.lifespan, exception_handlers=handlers)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with engine.lifespan(app):
+            yield
+            await groups.close()
+
+    return Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)

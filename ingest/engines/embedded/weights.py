@@ -5,6 +5,7 @@ Shapes: D width, F inner width, H query heads, K key/value heads, E head width, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -147,24 +148,30 @@ def read_eos(folder: Path) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _read_tensors(path: Path, shape: Shape) -> dict[str, Tensor]:
-    """Every tensor of the shape, float32, finite, copied out of the file."""
+def checked(tensors: Mapping[str, Tensor], shape: Shape, where: str) -> dict[str, Tensor]:
+    """Every tensor of the shape out of `tensors`, float32, finite, in memory of its own.
+
+    Raises WeightsError, which names `where`, for what is missing, of another shape or not finite.
+    """
+    own = {}
+    for name, size in shape.tensors().items():
+        if name not in tensors:
+            raise WeightsError(f"{where} has no tensor {name}; {len(tensors)} others are there")
+        if tuple(tensors[name].shape) != size:
+            raise WeightsError(f"{where}: {name} has shape {tuple(tensors[name].shape)}, {size} is needed")
+        own[name] = tensors[name].to(torch.float32, copy=True)
+        if not bool(torch.isfinite(own[name]).all()):
+            raise WeightsError(f"{where}: {name} holds a value that is not finite")
+    return own
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
     try:
-        raw = safetensors.torch.load_file(path)
+        return safetensors.torch.load_file(path)
     except FileNotFoundError:
         raise WeightsError(f"{path} is missing; sharded weights are not read") from None
     except (safetensors.SafetensorError, OSError) as error:
         raise WeightsError(f"{path} does not load: {error}") from None
-    tensors = {}
-    for name, size in shape.tensors().items():
-        if name not in raw:
-            raise WeightsError(f"{path} has no tensor {name}; {len(raw)} others are there")
-        if tuple(raw[name].shape) != size:
-            raise WeightsError(f"{path}: {name} has shape {tuple(raw[name].shape)}, {size} is needed")
-        tensors[name] = raw[name].to(torch.float32, copy=True)
-        if not bool(torch.isfinite(tensors[name]).all()):
-            raise WeightsError(f"{path}: {name} holds a value that is not finite")
-    return tensors
 
 
 def read_weights(folder: Path, shape: Shape) -> Weights:
@@ -172,7 +179,12 @@ def read_weights(folder: Path, shape: Shape) -> Weights:
 
     Raises WeightsError for a missing file or tensor, another shape, a value that is not finite.
     """
-    t = _read_tensors(folder / "model.safetensors", shape)
+    path = folder / "model.safetensors"
+    return assemble(checked(_read_tensors(path), shape, str(path)), shape)
+
+
+def assemble(t: Mapping[str, Tensor], shape: Shape) -> Weights:
+    """A model out of what `checked` gave."""
 
     def layer(i: int) -> Layer:
         def at(name: str) -> Tensor:
@@ -194,3 +206,38 @@ def read_weights(folder: Path, shape: Shape) -> Weights:
     layers = tuple(layer(i) for i in range(shape.num_hidden_layers))
     head = embed if shape.tie_word_embeddings else t["lm_head.weight"]
     return Weights(shape, embed, layers, t["model.norm.weight"], head)
+
+
+def fused(w: Weights) -> dict[str, Tensor]:
+    """What a model computes with, under SGLang's names: q, k and v are one tensor, gate and up another."""
+    tensors = {"model.embed_tokens.weight": w.embed_VD, "model.norm.weight": w.norm_D}
+    if not w.shape.tie_word_embeddings:
+        tensors["lm_head.weight"] = w.head_VD
+    for i, layer in enumerate(w.layers):
+        tensors |= {
+            f"model.layers.{i}.{name}.weight": tensor
+            for name, tensor in {
+                "input_layernorm": layer.before_attention_D,
+                "post_attention_layernorm": layer.before_mlp_D,
+                "self_attn.qkv_proj": layer.qkv,
+                "self_attn.o_proj": layer.output,
+                "self_attn.q_norm": torch.from_numpy(layer.q_norm_E),
+                "self_attn.k_norm": torch.from_numpy(layer.k_norm_E),
+                "mlp.gate_up_proj": layer.gate_up,
+                "mlp.down_proj": layer.down,
+            }.items()
+        }
+    return tensors
+
+
+def parts(w: Weights) -> dict[str, Tensor]:
+    """The tensors of a model under the names of its file; views, not copies."""
+    s, tensors = w.shape, fused(w)
+    h, k = s.num_attention_heads * s.head_dim, s.num_key_value_heads * s.head_dim
+    for i in range(s.num_hidden_layers):
+        at = f"model.layers.{i}"
+        qkv = tensors.pop(f"{at}.self_attn.qkv_proj.weight").tensor_split((h, h + k))
+        gate_up = tensors.pop(f"{at}.mlp.gate_up_proj.weight").tensor_split(2)
+        tensors |= {f"{at}.self_attn.{n}_proj.weight": t for n, t in zip("qkv", qkv, strict=True)}
+        tensors |= {f"{at}.mlp.{n}_proj.weight": t for n, t in zip(("gate", "up"), gate_up, strict=True)}
+    return tensors
