@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from lake import sglang
 from lake.config import Config
 from lake.events import CellEvent
 from lake.layout import Run
@@ -31,9 +32,26 @@ def workers(run: Run, config: Config) -> list[Process]:
     ]
 
 
+def check_engine(config: Config) -> None:
+    """Raises ConfigError where the engine that the settings say is not installed."""
+    if config.engine.kind == "sglang":
+        sglang.interpreter(config)
+
+
 def engine(run: Run, config: Config, version: int, port: int) -> Process:
-    """The embedded engine on the weights of a version."""
+    """The engine that the settings say, on the weights of a version.  Raises ConfigError."""
     e = config.engine
+    if e.kind == "sglang":
+        return Process(
+            "engine",
+            sglang.arguments(config, run.weights(version), version, port),
+            run.output("engine"),
+            f"http://127.0.0.1:{port}/ready",  # /health computes a token, and hangs while it is paused
+            python=sglang.interpreter(config),
+            environment=sglang.environment(config, run.weights(version)),
+            ready_s_max=sglang.READY_S_MAX,
+            children=True,
+        )
     return Process(
         "engine",
         (
