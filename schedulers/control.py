@@ -3,7 +3,8 @@
     worker, engine, proxy, trainer, runner        (started in this order, stopped backwards)
 
 The controller keeps no state of its own: killed and started again it folds the same log and takes
-the same next decision.
+the same next decision.  An engine that dies is started again (schedulers.engine), calls wait for it at
+the proxy; any other process that dies ends the run.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from lake.log import Log, now_us
 from lake.metrics import write_targets
 from lake.processes import Process, ProcessDied, Processes, free_port
 from schedulers import prepare
+from schedulers.engine import RunEngine
 from schedulers.policies import boundary
 from schedulers.state import TOPICS, State
 
@@ -65,6 +67,8 @@ class Controller:
         self._processes = Processes()
         self._cells = run_processes.Cells(self._log)
         self._trainer: Process | None = None
+        self._engine: RunEngine | None = None
+        self._addresses: dict[str, str] = {}
 
     @property
     def state(self) -> State:
@@ -79,22 +83,31 @@ class Controller:
         """Start what is needed to go on.  Raises ProcessDied."""
         prepare.first_policy(self._run, self._config, self._say)
         version = max(0, self.state.published_version)
-        port, proxy_port = free_port(), free_port()
-        engine, proxy = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{proxy_port}"
+        proxy_port = free_port()
+        self._engine = RunEngine(self._run, self._config, version, free_port())
+        engine, proxy = self._engine.url, f"http://127.0.0.1:{proxy_port}"
         for worker in run_processes.workers(self._run, self._config):
             self._start(worker)
         waited = [
-            self._start(run_processes.engine(self._run, self._config, version, port)),
+            self._start(self._engine.process),
             self._start(run_processes.proxy(self._run, [engine], proxy_port)),
         ]
         arguments = ("trainer", "--run", str(self._run.path), "--engine", engine)
         self._trainer = self._start(Process("trainer", arguments, self._run.output("trainer")))
         for process in waited:
-            process.wait_ready()
+            self._processes.wait_ready(process)
         self._start(run_processes.runner(self._run, proxy))
-        addresses = {"engine": engine, "proxy": proxy}
-        run_processes.write_addresses(self._run, self._processes.pids(), addresses)
+        self._addresses = {"engine": engine, "proxy": proxy}
+        self._tell_addresses()
         write_targets(self._run.path, "proxy", [f"127.0.0.1:{proxy_port}"])
+
+    def _tell_addresses(self) -> None:
+        run_processes.write_addresses(self._run, self._processes.pids(), self._addresses)
+
+    def _died(self, sentence: str) -> None:
+        """Tell the log and the user of a process that died, whose name begins the sentence."""
+        self._cells.tell(sentence.split(" ", 1)[0], "died", sentence)
+        self._say(sentence)
 
     def dispatch(self) -> None:
         """Hand out what the policy says, once."""
@@ -142,7 +155,9 @@ class Controller:
         while self.fold.follow(POLL_S):
             self.dispatch()
         self.dispatch()
-        dead = self._processes.dead(but=self._trainer)
+        if self._look_at_engine():
+            self._tell_addresses()
+        dead = self._processes.dead(self._trainer, self._engine.process if self._engine else None)
         if dead is not None:
             raise dead.died()
         code = self._trainer.code() if self._trainer is not None else None
@@ -151,6 +166,13 @@ class Controller:
         if code != 0 and self._trainer is not None:
             raise self._trainer.died()
         return False
+
+    def _look_at_engine(self) -> bool:
+        """Keep the engine up; whether it was started again just now."""
+        if self._engine is None or not self._engine.look(self.state.published_version, self._died):
+            return False
+        self._cells.started(self._engine.process)
+        return True
 
     def stop(self) -> None:
         """Stop cleanly: writers first, the worker reads the log to its end."""
@@ -178,6 +200,7 @@ def drive(
     Raises ProcessDied, RunBusy, ConfigError; KeyboardInterrupt stops cleanly and is raised on.
     """
     run = Run(path)
+    run_processes.check_engine(run.config() if run.config_file.exists() else config)
     config = open_folder(run, config)
     with only_one(run):
         controller = Controller(run, config, say)

@@ -10,6 +10,7 @@ after it the same groups are computed in the same order from the last committed 
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -20,15 +21,21 @@ from lake.config import Config
 from lake.events import GroupClaimed, GroupConsumed, StepCommitted, StepPlanned
 from lake.layout import Run
 from lake.log import Log, now_us
+from lake.sglang import READY_S_MAX
 from trainer import checkpoint
 from trainer.backends import Backend
 from trainer.ledger import Ledger, LedgerFollower
 from trainer.loader import Loader
-from trainer.publication import Publisher
+from trainer.publication import EngineAway, Publisher, PublishError
 from trainer.stepping import Step, StepResult
 
 POLL_S = 0.1
 SET_NAME = "default"
+
+
+def went_away(error: BaseException | None) -> bool:
+    """Whether it failed because an engine ceased to answer: its next start can be tried."""
+    return error is not None and (isinstance(error, EngineAway) or went_away(error.__cause__))
 
 
 class StreamingTrainer:
@@ -79,14 +86,26 @@ class StreamingTrainer:
         folder = self._run.weights(version)
         if not folder.exists():
             self._backend.save(folder, extra_files_from=self._run.weights(0))
-        self._publisher.publish(
-            self._log,
-            version=version,
-            boundary=version // mu,
-            digest=self._backend.weights_digest(),
-            score=self._backend.score,
-        )
+        self._publish(version)
         self._follow_until(lambda: version in self._ledger.published)
+
+    def _publish(self, version: int) -> None:
+        """Until every engine serves it: one that dies meanwhile is started again, and gets it then."""
+        until = time.monotonic() + READY_S_MAX
+        while True:
+            try:
+                self._publisher.publish(
+                    self._log,
+                    version=version,
+                    boundary=version // self._config.rollout.mu,
+                    digest=self._backend.weights_digest(),
+                    score=self._backend.score,
+                )
+                return
+            except PublishError as error:
+                if not went_away(error) or time.monotonic() > until:
+                    raise
+                print(f"version {version} is published once more: {error}", file=sys.stderr, flush=True)
 
     def _follow_until(self, condition: Callable[[], bool]) -> None:
         while not condition():

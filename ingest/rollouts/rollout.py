@@ -147,12 +147,17 @@ class Rollout:
             self._settled_at = time.monotonic()
         if self._look_at_held() or read:
             self.dispatch()
-        again = [revived.process for revived in self._revived if revived.look(self._say)]
+        again = [revived.process for revived in self._revived if revived.look(self._died)]
         for process in again:
             self._cells.started(process)
         if again:
             self._tell_addresses()
         return not self.is_done()
+
+    def _died(self, sentence: str) -> None:
+        """Tell the log and the user of a process that died, whose name begins the sentence."""
+        self._cells.tell(sentence.split(" ", 1)[0], "died", sentence)
+        self._say(sentence)
 
     def _look_at_held(self) -> bool:
         """Find the groups that an audit keeps from being ready, where some hang; whether that changed."""
@@ -221,6 +226,8 @@ def drive(path: Path, config: Config, say: Callable[[str], None], watch: Watch) 
     fresh = read_tasks(Path(config.rollout.tasks)) if not run.config_file.exists() else []
     for note in check(config, fresh):
         say(note)
+    if not config.rollout.engines:
+        run_processes.check_engine(run.config() if run.config_file.exists() else config)
     kept = open_folder(run, config)
     engines = config.rollout.engines  # the only setting that may change from one start to the next
     config = msgspec.structs.replace(kept, rollout=msgspec.structs.replace(kept.rollout, engines=engines))

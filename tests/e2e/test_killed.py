@@ -18,8 +18,8 @@ from schedulers.control import Fold
 from tests.support.command import SHORT, check_whole, document, start
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-PROCESSES = ("proxy", "worker", "engine", "trainer", "runner")
-SERVING = ("proxy", "engine", "runner")
+PROCESSES = ("proxy", "worker", "trainer", "runner")  # the engine is started again: test_engine_killed
+SERVING = ("proxy", "runner")
 LIVE = 4
 
 
