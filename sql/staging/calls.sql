@@ -1,6 +1,7 @@
 -- One row a model call, without its tokens: the narrow columns that everything but `trees` stands on.
 -- A call is `delivered` unless its own event or a later `reply.undelivered` says that the harness never
--- saw the answer. `version_first` and `version_last` are null where the engine did not say.
+-- saw the answer. `version_first` and `version_last` are null where the engine did not say. `experts` refers to
+-- the routed experts in the run's blobs (lake.experts), null where there are none.
 -- An event id that was appended twice counts once: the lowest offset wins.
 -- Key: group_id, execution_id, call_id
 with undelivered as (
@@ -39,7 +40,8 @@ final as (
         c.cached_tokens,
         c.time_us,
         c.started_us,
-        c.finished_us
+        c.finished_us,
+        nullif(c.experts, '') as experts
     from event_calls as c
     left join repeated_calls as r on r.event_id = c.event_id
     left join undelivered as u on u.execution_id = c.execution_id and u.call_id = c.call_id
