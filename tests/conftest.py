@@ -52,7 +52,7 @@ class OneServer(LoadFileScheduling):
     """A file's tests run in one worker, and so do all tests that share the one SGLang server."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "sglang" if sglang.NAME in nodeid else super()._split_scope(nodeid)
+        return "sglang" if sglang.named_so(nodeid) else super()._split_scope(nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneServer | None:
@@ -63,7 +63,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of SGLang are known to the scheduler by their names, to people by their mark."""
     for item in items:
         marked = item.get_closest_marker("sglang") is not None
-        if marked != (sglang.NAME in item.nodeid):
+        if marked != sglang.named_so(item.nodeid):
             raise pytest.UsageError(
                 f"{item.nodeid}: a test is marked `sglang` where its file or parameter says so, only there"
             )

@@ -36,7 +36,8 @@ place=$home/$port  # of one server: its log and its process id
 start_s=${SGLANG_START_S:-240}
 
 die() { echo "sglang.sh: $*" >&2; exit 1; }
-usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}" >&2; exit 2; }
+text() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; }
+usage() { text >&2; exit 2; }
 takes_calls() { curl -sf -m 2 -o /dev/null "http://127.0.0.1:$port/ready"; }
 listens() { (exec 3<> "/dev/tcp/127.0.0.1/$port") 2> /dev/null; }
 
@@ -122,5 +123,6 @@ case "${1:-} $#" in
   "status 1") status ;;
   "kill 1") group > /dev/null || die "no server on port $port"; end KILL ;;
   "stop 1") end TERM ;;
+  "--help 1") text ;;
   *) usage ;;
 esac

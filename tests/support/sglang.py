@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -15,14 +16,18 @@ import pytest
 from tests.support.engines import free_port
 from tests.support.random_model import make_tiny_model
 
-NAME = "sglang"
-"""In the name of the file or the parameter of every test that needs SGLang."""
+_NAMED = re.compile(r"(^|/)test_\w*sglang\w*\.py::|\[([^\]]*-)?sglang[-\]]")
 
 FOLDER = Path(__file__).parents[2] / "infra" / "sglang"
 SCRIPT = FOLDER / "sglang.sh"
 VENV = Path(os.environ.get("SGLANG_VENV", FOLDER / ".sglang" / "venv"))
 CONTEXT = 2048
 CALLS_MAX = 8
+
+
+def named_so(nodeid: str) -> bool:
+    """Whether a test says by the name of its file (test_sglang_...) or a parameter that it needs SGLang."""
+    return _NAMED.search(nodeid) is not None
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,12 @@ def set_up() -> None:
         sentence = f"{python} is missing; SGLang is pinned for it: install it, or set SGLANG_PYTHON"
         (pytest.fail if os.environ.get("CI") else pytest.skip)(sentence)
     _script("setup", environment=dict(os.environ))
+
+
+def make_model(kind: str, folder: Path) -> Path:
+    """A tiny model of random weights of this kind (infra/sglang/models.py), in a new folder."""
+    _script("model", kind, str(folder), environment=dict(os.environ))
+    return folder
 
 
 def named(text: str) -> Server:
