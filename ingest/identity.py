@@ -76,6 +76,11 @@ def sign(secret: bytes, group_id: str, execution_id: str) -> str:
     return token
 
 
+def control_key(secret: bytes) -> str:
+    """The key of who steers the proxy of a run (ingest.proxy.control); no execution's token is one."""
+    return f"hc-{_text(_mac(secret, 'control'))}"
+
+
 @lru_cache(1 << 14)
 def verify(secret: bytes, token: str) -> Identity:
     """Whose token it is.  Raises BadToken; compares in constant time, and remembers what was good."""

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from lake.engine_address import BadAddress, parse_engine
 from lake.events import TRAINED_ROLES
 
 
@@ -57,13 +58,14 @@ class Rollout(Section, kw_only=True, frozen=True):
     exit_codes: tuple[int, ...] = (0,)  # of a harness that came to its end; any other is a crash
     output_bytes_max: int = 16 << 20  # kept of what one execution prints
     stop_s: float = 5.0  # from SIGTERM to SIGKILL
-    engines: tuple[str, ...] = ()  # of `headrace rollout`; none: the embedded one
+    engines: tuple[str, ...] = ()  # of `headrace rollout` (lake.engine_address); none: the embedded one
 
     def __post_init__(self) -> None:
         _need(self.groups_per_step >= 1, f"rollout.groups_per_step is {self.groups_per_step}, at least 1")
         few = 1 if self.harness == "command" else 2  # one alone has no advantage, but may be evaluated
         _need(self.group_size >= few, f"rollout.group_size is {self.group_size}, at least {few}")
         self._check_command()
+        self._check_engines()
         _need(self.mu >= 1, f"rollout.mu is {self.mu}, at least 1")
         _need(self.phi >= 0, f"rollout.phi is {self.phi}, at least 0")
         q = (self.phi + self.mu) * self.groups_per_step
@@ -80,6 +82,14 @@ class Rollout(Section, kw_only=True, frozen=True):
             self.overall_timeout_s >= 0,
             f"rollout.overall_timeout_s is {self.overall_timeout_s}, 0 (none) or more is needed",
         )
+
+    def _check_engines(self) -> None:
+        try:
+            urls = [parse_engine(said).url for said in self.engines]
+        except BadAddress as error:
+            raise ConfigError(f"rollout.engines: {error}") from error
+        twice = sorted({url for url in urls if urls.count(url) > 1})
+        _need(not twice, f"rollout.engines names {', '.join(twice)} twice; each once is needed")
 
     def _check_command(self) -> None:
         by_command = self.harness == "command"
@@ -153,9 +163,15 @@ class Optimizer(Section, kw_only=True, frozen=True):
 
 
 class Trainer(Section, kw_only=True, frozen=True):
-    """How a step is computed."""
+    """How a step is computed.
+
+    `precision` is that of the forward pass: `float32`, or `bfloat16`, which rounds what an engine rounds that
+    serves the weights in bfloat16, so that its log-probabilities and the trainer's agree; weights, gradients
+    and optimizer are float32 in both.  Empty: the engine's (`Config.precision`).
+    """
 
     backend: Literal["torch"] = "torch"
+    precision: Literal["", "float32", "bfloat16"] = ""
     tokens_per_micro_step: int = 16384
     threads: int = 1
     checkpoints_kept: int = 3
@@ -294,6 +310,15 @@ class Config(Section, kw_only=True, frozen=True):
         )
         _need(self.partitions >= 1, f"partitions is {self.partitions}, at least 1 is needed")
         _need(0 < self.commit_every_s < math.inf, "commit_every_s: above 0 is needed")
+
+    @property
+    def precision(self) -> Literal["float32", "bfloat16"]:
+        """The trainer's, by default the engine's: the embedded engine computes in float32, SGLang in its dtype.
+
+        float16 is not imitated: its trainer computes in float32.
+        """
+        served = "float32" if self.engine.kind == "embedded" else self.engine.dtype
+        return self.trainer.precision or ("bfloat16" if served == "bfloat16" else "float32")
 
 
 def parse(data: dict[str, Any]) -> Config:

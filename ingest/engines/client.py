@@ -115,6 +115,9 @@ class EngineClient(Transport):
 
         `bootstrap`: where a prefill and a decode server of SGLang meet (ingest.engines.prefill_decode).
 
+        A stop token in the last permitted place finishes as `stop`, though SGLang says `length`: whoever
+        reads the answer wants to know whether it was cut.
+
         Raises EngineRefused for ids outside the vocabulary, a prompt that does not fit, an answer that
         cannot be trusted; EngineUnavailable where the engine is not reached or takes over `timeout_s` (it
         then sees the connection close, and aborts); ValueError for an id of another length than `new_rid`'s,
@@ -146,7 +149,9 @@ class EngineClient(Transport):
         body = generate_body(rid, input_ids, sampling, routing.start if routing else None, bootstrap)
         content = await self.send("POST", GENERATE, body, timeout_s=timeout_s, again=False)
         answer = read_answer(content, vocab_size=self.vocab_size, routing=routing)
-        return msgspec.structs.replace(answer, engine=self.url)
+        stopped = len(answer.output_ids) and int(answer.output_ids[-1]) in stop_token_ids
+        finish = "stop" if stopped and answer.finish_reason == "length" else answer.finish_reason
+        return msgspec.structs.replace(answer, engine=self.url, finish_reason=finish)
 
     async def _ask_model(self) -> None:
         """Learn what was not given; an engine that is away is asked at the next call."""

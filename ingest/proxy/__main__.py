@@ -7,6 +7,7 @@ import asyncio
 import gc
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,8 +33,9 @@ def _arguments() -> argparse.Namespace:
         "--engine",
         required=True,
         action="append",
-        metavar="URL",
-        help="an engine, for example http://127.0.0.1:30000; may be given again for more of them",
+        metavar="URL[#capacity=N][&prefill=URL]",
+        help="an engine, for example http://127.0.0.1:30000; may be given again for more of them "
+        "(lake.engine_address says what may follow #)",
     )
     parser.add_argument("--host", default="127.0.0.1", help="a loopback address (see --listen-anywhere)")
     parser.add_argument(
@@ -92,12 +94,14 @@ def _limits(config: Config, experts: int) -> Limits:
 async def _serve(arguments: argparse.Namespace) -> None:
     import uvicorn
 
-    from ingest.engines.client import EngineClient
+    from ingest.engines.cells import PoolLimits
+    from ingest.engines.connecting import connect
     from ingest.engines.pool import EnginePool
     from ingest.identity import read_secret
     from ingest.proxy.app import make_app
     from ingest.proxy.rendering import Renderer
     from ingest.proxy.roles import Roles
+    from lake.engine_address import parse_engine
     from lake.layout import Run
 
     if not arguments.listen_anywhere:
@@ -115,19 +119,23 @@ async def _serve(arguments: argparse.Namespace) -> None:
             "name one by the setting proxy.parser",
             file=sys.stderr,
         )
-    key, size = engine_key(), renderer.vocab_size
+    addresses = [parse_engine(said) for said in arguments.engine]
+    client = partial(connect, api_key=engine_key(), vocab_size=renderer.vocab_size, experts=experts)
     engine = EnginePool(
-        [EngineClient(url, api_key=key, vocab_size=size, experts=experts) for url in arguments.engine]
+        [client(address) for address in addresses],
+        PoolLimits(wait_s_max=settings.engine_wait_s),
+        {address.url: address.capacity for address in addresses},
     )
     app = make_app(
         log=log,
         engine=engine,
-        engine_name=", ".join(arguments.engine),
+        engine_name=", ".join(address.url for address in addresses),
         renderer=renderer,
         secret=read_secret(run),
         limits=_limits(config, experts.count if experts else 0),
         model=config.name,
         roles=Roles.load(Path(settings.role_rules) if settings.role_rules else None),
+        connect=client,
     )
     server = uvicorn.Config(
         app,

@@ -9,6 +9,7 @@
     HEAD /x/{execution}, GET /x/{execution}/api/hello   what clients ask to see whether somebody is there
     GET  /health
     GET  /metrics                                       numbers for Prometheus (lake.metrics)
+    /engines...                                         where there are several: ingest.proxy.control
 
 `/v1` may be left out.  The key (`Authorization: Bearer` or `X-Api-Key`) is the execution's token
 (ingest.identity): an execution sees only its own.  Where the path names no role, the rules of
@@ -33,7 +34,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from ingest.engines.pool import EnginePool
 from ingest.proxy.calls import Caller, Engine, Limits
+from ingest.proxy.control import Connect, control_routes
 from ingest.proxy.delivery import JSON, Delivery, read_body, send_body
 from ingest.proxy.dialects.anthropic import Anthropic
 from ingest.proxy.dialects.chat import Chat
@@ -150,10 +153,12 @@ def make_app(
     model: str = "policy",
     roles: Roles | None = None,
     clock: Callable[[], int] = now_us,
+    connect: Connect | None = None,
 ) -> Starlette:
     """The ASGI application.  Reads the log's executions when it is made; closes nothing it was given.
 
     `model` is the name under which the policy is listed; `roles` the rules, the shipped ones by default.
+    `connect` makes the client of an engine that comes later, where `engine` is a pool that is to be steered.
     Raises ValueError where routed experts are to be kept and the log has no blobs.
     """
     writer = EventWriter(log, retry_s_max=limits.log_wait_s_max)
@@ -179,7 +184,10 @@ def make_app(
                 Route(f"/x/{{execution}}{prefix}{path}", endpoint, methods=["POST"]),
                 Route(f"/x/{{execution}}/{{role}}{prefix}{path}", endpoint, methods=["POST"]),
             ]
-    app = Starlette(lifespan=lifespan, routes=[*routes, *_plain_routes(executions, model)])
+    routes += _plain_routes(executions, model)
+    if isinstance(engine, EnginePool) and connect:
+        routes += control_routes(engine, secret, connect)
+    app = Starlette(lifespan=lifespan, routes=routes)
     app.router.redirect_slashes = False  # it would answer with an address out of the request's own header
     return app
 

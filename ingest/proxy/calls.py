@@ -18,12 +18,13 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from ingest.engines.answer import EngineBusy
 from ingest.engines.client import EngineError, EngineUnavailable, Generation, new_rid
-from ingest.engines.parts import joined
+from ingest.engines.parts import joined, nothing
 from ingest.matching import Ids
 from ingest.proxy.execution import Execution
 from ingest.proxy.experts import ExpertsKeeper
@@ -61,7 +62,8 @@ class Engine(Protocol):
     ) -> Generation:
         """Calls of one `affinity` share their beginnings: they go to one engine as long as it serves.
 
-        Raises EngineUnavailable where trying again may help, EngineRefused where not.
+        Raises EngineUnavailable where trying again may help, EngineRefused where not, EngineBusy where it
+        waited for a place in vain.
         """
 
     async def abort(self, rid: str) -> None:
@@ -294,6 +296,8 @@ class Caller:
                 self._keep(call, generation)
             except EngineUnavailable as error:
                 reason = str(error)
+            except EngineBusy as error:
+                raise Rejected(503, "engines_full", str(error)) from error
             except EngineError as error:
                 raise Rejected(502, "engine_refused", f"the engine refuses this call: {error}") from error
             if loop.time() - began > WORKED_S:  # it was at work until now: engines are away since now only
@@ -307,7 +311,7 @@ class Caller:
                 )
             await asyncio.wait({call.gone}, timeout=pause)
             pause = min(pause * 2, PAUSE_S_MAX)
-        return joined([*call.parts, _nothing("abort")]) if call.parts else None
+        return joined([*call.parts, nothing("abort")]) if call.parts else None
 
     def _keep(self, call: Call, part: Generation) -> None:
         """What an aborted attempt sampled: the next one goes on after it; spans tell the versions apart."""
@@ -325,7 +329,7 @@ class Caller:
         sampled = [p.output_ids for p in call.parts]
         left = call.new_tokens_max - sum(map(len, sampled))
         if left <= 0:
-            return _nothing("length")
+            return nothing("length")
         return await self._engine.generate(
             np.concatenate([call.prompt.ids, *sampled]) if sampled else call.prompt.ids,
             rid=rid,
@@ -363,7 +367,7 @@ class Caller:
                         task.cancel()
         except (EngineError, TimeoutError):
             if call.gone.done():
-                return _nothing("abort")
+                return nothing("abort")
             raise
 
     async def _abort(self, rid: str, limit: asyncio.Timeout) -> None:
@@ -417,17 +421,6 @@ class Caller:
         except LogError as error:  # asked again it tries again
             raise Rejected(503, "log_unavailable", str(error)) from error
         return execution.calls
-
-
-def _nothing(finish_reason: Literal["abort", "length"]) -> Generation:
-    return Generation(
-        output_ids=np.zeros(0, np.int32),
-        output_logprobs=np.zeros(0, np.float32),
-        finish_reason=finish_reason,
-        spans=(),
-        cached_tokens=None,
-        weight_version=None,
-    )
 
 
 def _given_up(when: str) -> Rejected:

@@ -17,6 +17,7 @@ from ingest.rollouts.command_line import ARGUMENT_BYTES_MAX, BadCommand, Command
 from ingest.rollouts.commanded import lines_of, program
 from ingest.rollouts.tasks import parse_task
 from lake.config import Config, ConfigError, Rollout, override
+from lake.engine_address import parse_engine
 from lake.layout import Run
 from lake.processes import ask
 
@@ -51,11 +52,15 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def model_info(engine: str) -> dict[str, Any]:
-    """What an engine says of itself.  Raises EngineAway."""
+    """What an engine says of itself; each of its servers is asked.  Raises EngineAway, BadAddress."""
+    return [_info(url, engine) for url in parse_engine(engine).servers][-1]
+
+
+def _info(url: str, engine: str) -> dict[str, Any]:
     key = engine_key()
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
-        request = urllib.request.Request(f"{engine.rstrip('/')}/model_info", headers=headers)
+        request = urllib.request.Request(f"{url}/model_info", headers=headers)
         found = json.loads(ask(request, ENGINE_S))
     except (urllib.error.URLError, OSError, ValueError) as error:
         raise EngineAway(

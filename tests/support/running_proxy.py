@@ -19,6 +19,7 @@ from ingest.engines.pool import EnginePool
 from ingest.identity import sign
 from ingest.proxy.app import make_app
 from ingest.proxy.calls import Engine, Limits
+from ingest.proxy.control import Connect
 from ingest.proxy.rendering import Renderer
 from lake.events import Event
 from lake.log import Log
@@ -105,11 +106,14 @@ async def running_proxy(
     model: Path,
     engine: str | Engine,
     limits: Limits = LIMITS,
+    *,
     wrap: Callable[[ASGIApp], ASGIApp] = lambda app: app,
+    connect: Connect | None = None,
 ) -> AsyncIterator[Running]:
     """A proxy in front of an engine (its URL, or a client); everything is closed at the end but the log.
 
-    `wrap` may put something around the application, to see what passes through it.
+    `wrap` may put something around the application, to see what passes through it; with `connect` a pool
+    may be steered.
     """
     client = EngineClient(engine) if isinstance(engine, str) else engine
     app = make_app(
@@ -119,6 +123,7 @@ async def running_proxy(
         renderer=Renderer.load(model),
         secret=SECRET,
         limits=limits,
+        connect=connect,
     )
     try:
         async with serve(wrap(app)) as url, aiohttp.ClientSession() as session:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from ingest.engines.answer import EngineUnavailable, Generation
 from ingest.engines.client import Standing
+from ingest.engines.figures import Load
 
 
 def token(first: int, at: int) -> int:
@@ -85,8 +86,8 @@ class SimulatedCell:
         await asyncio.sleep(self._rng.random() * 0.1)
         return "silent" if self.down else "ready"
 
-    async def loads(self) -> dict[str, Any]:
-        return {"loads": [{} if self.capacity is None else {"max_running_requests": self.capacity}]}
+    async def loads(self) -> tuple[Load, ...]:
+        return (Load(running=self.running, waiting=0, running_max=self.capacity),)
 
     async def close(self) -> None:
         pass

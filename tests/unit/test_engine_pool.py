@@ -14,6 +14,7 @@ from ingest.engines.cells import Health, PoolLimits, choose, taking
 from ingest.engines.client import EngineClient
 from ingest.engines.pool import EnginePool
 from ingest.engines.request import ID_MAX, IdTexts, generate_body
+from ingest.engines.waiting import Queue, Waiting
 
 LIMITS = PoolLimits(pause_s_min=1.0, pause_s_max=5.0, silent_s_max=20.0, paused_s_max=100.0, lean_calls=2)
 
@@ -123,6 +124,28 @@ def test_whatever_is_known_a_call_goes_to_the_best_there_is(known, before) -> No
     best = "ready" if "ready" in states else "paused"
     free = [u for u, e in engines.items() if e.state(0.0) == best and not e.full]
     assert url in free if free else url is None
+
+
+async def test_whose_turn_it_is() -> None:
+    queue = Queue(patience_s=10.0)
+
+    def waits(affinity, age, number, since=0.0):
+        queue.add(Waiting(affinity, age, number, since, asyncio.get_running_loop().create_future()))
+
+    waits("young", 9, 20)
+    waits("old", 1, 21)
+    waits("old", 1, 22)
+    waits("busy", 0, 23)
+    order, running = [], {"busy": 1}
+    while call := queue.next(5.0, running):
+        order.append((call.affinity, call.number))
+        running[call.affinity] = running.get(call.affinity, 0) + 1
+        queue.discard(call)
+    assert order == [("old", 21), ("young", 20), ("busy", 23), ("old", 22)]
+    waits("old", 1, 31, since=0.0)
+    waits("busy", 0, 30, since=0.0)
+    waits("new", 7, 32, since=6.0)
+    assert queue.next(10.0, {"busy": 5}).number == 30  # they have waited for long: in their order
 
 
 def test_a_key_that_cannot_stand_in_a_header_is_refused_at_once() -> None:
