@@ -21,6 +21,7 @@ from ingest.engines.embedded.engine import Engine
 from ingest.engines.embedded.generate import Generate
 from ingest.engines.embedded.groups import Groups, version_of
 from ingest.engines.embedded.http import error_answer, json_answer, read_body, read_object
+from ingest.engines.embedded.metrics import CONTENT_TYPE
 from ingest.engines.embedded.weights import WeightsError, read_shape, read_weights
 from ingest.engines.embedded.worker import WorkerStopped
 
@@ -146,10 +147,12 @@ class Control:
         }
         return json_answer(info)
 
-    async def loads(self, http: Request) -> Response:
-        def act(batch: Batch) -> tuple[dict[str, Any], int]:
+    async def _load(self) -> tuple[dict[str, Any], dict[str, float]]:
+        """What `/v1/loads` says, and what `/metrics` has beside it."""
+
+        def act(batch: Batch) -> tuple[dict[str, Any], dict[str, float], int]:
             used, size = batch.slots.held_tokens, batch.slots.tokens_SC.size
-            load = {
+            load: dict[str, Any] = {
                 "dp_rank": 0,
                 "num_running_reqs": len(batch.running),
                 "num_waiting_reqs": len(batch.waiting),
@@ -161,13 +164,26 @@ class Control:
                 "cache_hit_rate": batch.cached_tokens / max(1, batch.prompt_tokens),
                 "utilization": len(batch.running) / batch.calls_max,
             }
-            return load, batch.sampled_tokens
+            more = {
+                "num_paused_reqs": float(len(batch.running) if self._engine.worker.paused else 0),
+                "num_retracted_reqs": float(sum(c.retractions > 0 for c in batch.waiting)),
+            }
+            return load, more, batch.sampled_tokens
 
-        load, tokens = await self._engine.worker.command(act)
+        load, more, tokens = await self._engine.worker.command(act)
         now = time.monotonic()
         load["gen_throughput"] = (tokens - self._loads_tokens) / max(1e-3, now - self._loads_at)
         self._loads_at, self._loads_tokens = now, tokens
+        return load, more
+
+    async def loads(self, http: Request) -> Response:
+        load, _ = await self._load()
         return json_answer({"timestamp": time.time(), "version": "headrace-embedded", "loads": [load]})
+
+    async def metrics(self, http: Request) -> Response:
+        load, more = await self._load()
+        gauges = load | more | {"num_queue_reqs": load["num_waiting_reqs"]}
+        return Response(self._engine.ended.text(gauges), media_type=CONTENT_TYPE)
 
 
 def application(engine: Engine) -> Starlette:
@@ -196,6 +212,7 @@ def application(engine: Engine) -> Starlette:
         Route("/server_info", control.server_info, methods=read),
         Route("/get_server_info", control.server_info, methods=read),
         Route("/v1/loads", control.loads, methods=read),
+        Route("/metrics", control.metrics, methods=read),
     ]
 
     async def refused(_: Request, error: Exception) -> Response:
