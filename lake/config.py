@@ -313,9 +313,9 @@ class Config(Section, kw_only=True, frozen=True):
 
     @property
     def precision(self) -> Literal["float32", "bfloat16"]:
-        """The trainer's, by default the engine's: the embedded engine computes in float32, SGLang in its dtype.
+        """The trainer's; where it is not said the engine's: float32 of the embedded one, SGLang's dtype.
 
-        float16 is not imitated: its trainer computes in float32.
+        float16 is not imitated: the trainer computes in float32 then.
         """
         served = "float32" if self.engine.kind == "embedded" else self.engine.dtype
         return self.trainer.precision or ("bfloat16" if served == "bfloat16" else "float32")

@@ -19,4 +19,5 @@ def make_backend(config: Config, weights: Path) -> Backend:
         temperature=config.rollout.temperature,
         threads=config.trainer.threads,
         tokens_max=config.trainer.tokens_per_micro_step,
+        precision=config.precision,
     )

@@ -3,6 +3,9 @@
 `CausalLM.state_dict()` holds the names of transformers' `Qwen3ForCausalLM`, so one folder loads
 there, in SGLang and in Megatron's converters.  Nothing here knows of rows, packing or the objective.
 
+Computed in float32, or (`CausalLM.compute_as`) as an engine computes that serves the weights in bfloat16:
+what it rounds is rounded, at the places where it does so.
+
 Shapes: B rows, T tokens, D width, H query heads, K key/value heads, E head width, V words.
 """
 
@@ -103,34 +106,59 @@ _SIZES = (
 )
 
 
-class RMSNorm(nn.Module):
-    """x / rms(x) * weight over the last axis."""
+class _Rounded(torch.autograd.Function):
+    """The nearest number of a shorter type, as a float32; the gradient passes as if nothing had been done."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dtype: torch.dtype) -> Tensor:
+        return x.to(dtype).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0], None
+
+
+class Part(nn.Module):
+    """What rounds: `dtype` is None in full precision, where `rounded` does nothing."""
+
+    dtype: torch.dtype | None = None
+
+    def rounded(self, x: Tensor) -> Tensor:
+        return x if self.dtype is None else _Rounded.apply(x, self.dtype)  # type: ignore[no-untyped-call,no-any-return]
+
+
+class Linear(nn.Linear, Part):
+    """x times weight, without a bias; sums are float32."""
+
+    def __init__(self, size: int, size_out: int) -> None:
+        super().__init__(size, size_out, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.rounded(F.linear(x, self.rounded(self.weight)))
+
+
+class RMSNorm(Part):
+    """x / rms(x) * weight over the last axis, computed in float32 and rounded once."""
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
         self.weight, self.eps = nn.Parameter(torch.ones(size)), eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
+        return self.rounded(F.rms_norm(x, (x.shape[-1],), self.rounded(self.weight), self.eps))
 
 
-def rotate(x_BHTE: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary position, Hugging Face's half-split convention; cos and sin broadcast as (B or 1, 1, T, E)."""
-    a, b = x_BHTE.chunk(2, -1)
-    return x_BHTE * cos + torch.cat((-b, a), -1) * sin
-
-
-class Attention(nn.Module):
+class Attention(Part):
     """Grouped-query attention with normalised queries and keys."""
 
     def __init__(self, s: Shape) -> None:
         super().__init__()
         d, e = s.hidden_size, s.head_dim
         self.heads, self.groups, self.width = s.num_attention_heads, s.num_key_value_heads, e
-        self.q_proj = nn.Linear(d, self.heads * e, bias=False)
-        self.k_proj = nn.Linear(d, self.groups * e, bias=False)
-        self.v_proj = nn.Linear(d, self.groups * e, bias=False)
-        self.o_proj = nn.Linear(self.heads * e, d, bias=False)
+        self.q_proj = Linear(d, self.heads * e)
+        self.k_proj = Linear(d, self.groups * e)
+        self.v_proj = Linear(d, self.groups * e)
+        self.o_proj = Linear(self.heads * e, d)
         self.q_norm, self.k_norm = RMSNorm(e, s.rms_norm_eps), RMSNorm(e, s.rms_norm_eps)
 
     def mix(self, x_BTD: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
@@ -139,29 +167,40 @@ class Attention(nn.Module):
         q = self.q_norm(self.q_proj(x_BTD).view(b, t, self.heads, self.width)).transpose(1, 2)
         k = self.k_norm(self.k_proj(x_BTD).view(b, t, self.groups, self.width)).transpose(1, 2)
         v = self.v_proj(x_BTD).view(b, t, self.groups, self.width).transpose(1, 2)
-        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        q, k = self._rotate(q, cos, sin), self._rotate(k, cos, sin)
         share = self.heads // self.groups
         k, v = k.repeat_interleave(share, 1), v.repeat_interleave(share, 1)
+        if self.dtype is not None:  # weights of attention are rounded inside, block by block
+            q, k, v = q.to(self.dtype), k.to(self.dtype), v.to(self.dtype)
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
-        return y.transpose(1, 2).flatten(2)
+        return y.to(x_BTD.dtype).transpose(1, 2).flatten(2)
+
+    def _rotate(self, x_BHTE: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Rotary position, Hugging Face's half-split convention; cos and sin: (B or 1, 1, T, E)."""
+        a, b = x_BHTE.chunk(2, -1)
+        cos, sin = self.rounded(cos), self.rounded(sin)
+        return self.rounded(self.rounded(x_BHTE * cos) + self.rounded(torch.cat((-b, a), -1) * sin))
 
 
-class MLP(nn.Module):
+class MLP(Part):
     """SwiGLU."""
 
     def __init__(self, s: Shape) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(s.hidden_size, s.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(s.hidden_size, s.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(s.intermediate_size, s.hidden_size, bias=False)
+        self.gate_proj = Linear(s.hidden_size, s.intermediate_size)
+        self.up_proj = Linear(s.hidden_size, s.intermediate_size)
+        self.down_proj = Linear(s.intermediate_size, s.hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        out: Tensor = self.down_proj(self.rounded(self.rounded(F.silu(self.gate_proj(x))) * self.up_proj(x)))
         return out
 
 
-class Layer(nn.Module):
-    """Attention and MLP, each on a normalised input and added to it."""
+class Layer(Part):
+    """Attention and MLP, each on a normalised input and added to it.
+
+    A sum is normalised as it is, and rounded when it is added to: between layers it is not rounded yet.
+    """
 
     def __init__(self, s: Shape) -> None:
         super().__init__()
@@ -176,8 +215,8 @@ class Layer(nn.Module):
         y = self.self_attn.mix(self.input_layernorm(x), cos, sin, mask)
         if places is not None:
             x, y = x.flatten(0, 1).index_select(0, places), y.flatten(0, 1).index_select(0, places)
-        x = x + self.self_attn.o_proj(y)
-        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        x = self.rounded(x) + self.self_attn.o_proj(y)
+        out: Tensor = self.rounded(x) + self.mlp(self.post_attention_layernorm(x))
         return out
 
 
@@ -191,7 +230,7 @@ class Decoder(nn.Module):
         self.norm = RMSNorm(s.hidden_size, s.rms_norm_eps)
 
 
-class CausalLM(nn.Module):
+class CausalLM(Part):
     """The decoder with its head; tied, the head is the embedding and has no tensor of its own."""
 
     def __init__(self, shape: Shape) -> None:
@@ -200,7 +239,18 @@ class CausalLM(nn.Module):
         self.model = Decoder(shape)
         self.lm_head: nn.Linear | None = None
         if not shape.tie_word_embeddings:
-            self.lm_head = nn.Linear(shape.hidden_size, shape.vocab_size, bias=False)
+            self.lm_head = Linear(shape.hidden_size, shape.vocab_size)
+
+    def compute_as(self, dtype: torch.dtype | None) -> None:
+        """From now on round to `dtype` what an engine rounds that serves these weights in it; None: nothing.
+
+        Weights and gradients stay what they are (but for those through attention, which is torch's own in
+        `dtype`).  Every other result is computed in float32 and then rounded: what an engine's kernels do,
+        and on a CPU without bfloat16 several times faster than they.
+        """
+        for part in self.modules():
+            if isinstance(part, Part):
+                part.dtype = dtype
 
     @property
     def head_weight_VD(self) -> Tensor:
@@ -231,7 +281,7 @@ class CausalLM(nn.Module):
         """
         if positions is None:
             positions = torch.arange(ids_BT.shape[1], device=ids_BT.device)[None]
-        x = self.model.embed_tokens(ids_BT)
+        x = self.rounded(self.model.embed_tokens(ids_BT))
         cos, sin = self._angles(positions, x.dtype)
         *below, last = self.model.layers
         for layer in below:
@@ -241,4 +291,4 @@ class CausalLM(nn.Module):
 
     def logits(self, x: Tensor) -> Tensor:
         """(..., D) -> (..., V), unscaled."""
-        return F.linear(x, self.head_weight_VD)
+        return self.rounded(F.linear(x, self.rounded(self.head_weight_VD)))

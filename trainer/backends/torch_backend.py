@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -48,18 +49,21 @@ class TorchBackend:
         temperature: float = 1.0,
         threads: int = 1,
         tokens_max: int = 16384,
+        precision: Literal["float32", "bfloat16"] = "float32",
         device: str = "cpu",
     ) -> None:
         """source: a Hugging Face folder, or a model (taken over, not copied).
 
         temperature: the one that the engine sampled with: its log-probabilities are of logits / temperature.
         tokens_max: rows of a single execution above this are computed in parts (two passes).
+        precision: of the forward pass (CausalLM.compute_as); weights, gradients and moments are float32.
         """
         if not temperature > 0:
             raise ValueError(f"temperature is {temperature}, above 0 is needed")
         deterministic(threads)
         model = source if isinstance(source, CausalLM) else weights.load(source)
         self.model = model.to(device)
+        self.model.compute_as(torch.bfloat16 if precision == "bfloat16" else None)
         self._config, self._objective = optimizer, objective
         self._temperature, self._tokens_max, self._device = temperature, tokens_max, device
         self._parameters = dict(self.model.named_parameters())
