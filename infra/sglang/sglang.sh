@@ -67,6 +67,9 @@ setup() {
   # moves them through pinned memory first, which asks for CUDA.
   sed -i 's/^\( *supports_host_tensor_indices = \)True$/\1False/' \
     "$packages/sglang/srt/disaggregation/mooncake/conn.py"
+  # Routed experts: a host's buffer is registered with CUDA, which here nothing reads it through.
+  sed -i '/^    if pin_memory:$/{N;/_cuda_host_register/s/:/ and torch.cuda.is_available():/}' \
+    "$packages/sglang/srt/mem_cache/pool_host/common.py"
   echo "$now" > "$mark"
 }
 
