@@ -175,21 +175,23 @@ def restore_command(path: str, into: str | None, blobs: str | None, as_json: boo
     """Fill a log from a lake: every event at its old offset, with its old time.
 
     The log must be empty, or hold the beginning of the same restore.  Holes become gaps, so the lake
-    goes on with its offsets: start the run or `headrace ingest` on the restored log.
+    goes on with its offsets: start the run or `headrace ingest` on the restored log.  Routed experts, which
+    lie in blobs alone, are carried along to other --blobs where a run is given; of a lake, copy them.
 
     \b
     headrace log restore runs/demo
     headrace log restore s3://bucket/lake --into kafka://127.0.0.1:9092/demo --blobs s3://bucket/blobs
     """
-    from ingest.restore import opened, restore
+    from ingest.restore import old_blobs, opened, restore
     from lake.layout import lake_root
     from lake.store import Store
 
     store = Store(lake_root(path))
     with closing(opened(path, store, into, blobs)) as log, stages() as (_, watch):
-        done = restore(store, log, lambda n, of: watch("records", n, of))
+        done = restore(store, log, lambda n, of: watch("records", n, of), old_blobs(path))
     document = {"records": done.records, "written": done.written, "gaps": done.gaps}
     document |= {"dead_letters": done.dead_letters}
+    document |= {"experts_carried": done.experts_carried, "experts_lost": done.experts_lost}
     if as_json:
         show_json({"lake": store.root, **document})
     else:

@@ -5,8 +5,9 @@
 
 A restored log ends where the lake's commits say that they read to, so the ingest worker goes on with
 the offsets that the lake holds.  What was in the old log and is no event (repeats, which ingestion left
-out) comes back as a gap.  Memory is bounded: rows come from the tables in the order of their offsets by
-`lake.scan`, and a batch of records is written before the next is made.
+out) comes back as a gap.  Routed experts are in blobs alone: pieces that restored calls refer to are carried
+from the old blobs to the new, where these are others.  Memory is bounded: rows come from the tables in the
+order of their offsets by `lake.scan`, and a batch of records is written before the next is made.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ import msgspec
 import pyarrow as pa
 
 from lake.blobs import Blobs
-from lake.events import TOPICS, TOPICS_BY_GROUP
+from lake.events import TOPICS, TOPICS_BY_GROUP, EventError
+from lake.experts import read
 from lake.layout import Run
 from lake.log import Log, Partition, Record, open_log, partition_of
 from lake.log_common import PARTITIONS_MAX
@@ -42,12 +44,18 @@ class CannotRestore(ValueError):
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
-    """What a restore found in the lake: `records` with gaps and dead letters; `written` of them now."""
+    """What a restore found in the lake: `records` with gaps and dead letters; `written` of them now.
+
+    Pieces of routed experts, where the log's blobs are not those they lie in: `carried`, and `lost`, which
+    are not where they should be, or where nobody said.
+    """
 
     records: int
     gaps: int
     dead_letters: int
     written: int
+    experts_carried: int = 0
+    experts_lost: int = 0
 
 
 def ends_in(store: Store) -> dict[Partition, int]:
@@ -111,8 +119,17 @@ def opened(path: str, store: Store, into: str | None, blobs: str | None) -> Log:
     return open_log(into, Blobs(blobs) if blobs else None)
 
 
-def restore(store: Store, log: Log, watch: Watch = lambda _done, _all: None) -> Restored:
-    """Fill a log from a lake.  Nobody else may append meanwhile.
+def old_blobs(path: str) -> Blobs | None:
+    """Where the run of this folder kept its blobs; None for a lake, which does not say."""
+    run = Run(Path(path))
+    there = "://" not in path and run.config_file.is_file()
+    return Blobs(run.blobs(run.config())) if there else None
+
+
+def restore(
+    store: Store, log: Log, watch: Watch = lambda _done, _all: None, old: Blobs | None = None
+) -> Restored:
+    """Fill a log from a lake.  Nobody else may append meanwhile.  `old`: blobs that the lake refers to.
 
     Begun again after an interruption it compares what is there, and goes on.  Raises CannotRestore and
     lake.restoring.Misplaced (ValueErrors) where the log is another one or holds other records,
@@ -127,10 +144,10 @@ def restore(store: Store, log: Log, watch: Watch = lambda _done, _all: None) -> 
             f"{store.root} comes from a log of {partitions_in(store)} partitions, this one has {partitions}; "
             f"restore into a new log with ?partitions={partitions_in(store)}"
         )
-    counts = dict.fromkeys(("records", "gaps", "dead_letters", "written"), 0)
+    counts = dict.fromkeys(Restored.__struct_fields__, 0)
     total = sum(ends.values())
     for (topic, partition), end in ends.items():
-        records = _records(store, log, topic, partition, counts)
+        records = _records(store, log, (topic, partition), counts, old)
         for batch in _batches(_filled(records, topic, partition, end)):
             counts["written"] += log.restore(batch)
             counts["records"] += len(batch)
@@ -139,20 +156,41 @@ def restore(store: Store, log: Log, watch: Watch = lambda _done, _all: None) -> 
     return Restored(**counts)
 
 
-def _records(store: Store, log: Log, topic: str, partition: int, counts: dict[str, int]) -> Iterator[Record]:
+def _records(
+    store: Store, log: Log, lane: Partition, counts: dict[str, int], old: Blobs | None
+) -> Iterator[Record]:
     """Events and dead letters of one partition, by offset; the latter are counted."""
+    topic, partition = lane
 
     def dead() -> Iterator[Record]:
         for rows in _rows(store, "dead_letters", {"log_partition": partition, "topic": topic}):
             counts["dead_letters"] += rows.num_rows
             yield from dead_records(rows)
 
-    events = (
-        record
-        for rows in _rows(store, topic, {"log_partition": partition})
-        for record in to_records(topic, rows, log.blobs)
-    )
-    return heapq.merge(events, dead(), key=lambda record: record.offset)
+    def events() -> Iterator[Record]:
+        for rows in _rows(store, topic, {"log_partition": partition}):
+            if "experts" in rows.column_names:
+                _carry_experts(rows["experts"], old, log.blobs, counts)
+            yield from to_records(topic, rows, log.blobs)
+
+    return heapq.merge(events(), dead(), key=lambda record: record.offset)
+
+
+def _carry_experts(
+    references: pa.ChunkedArray, old: Blobs | None, new: Blobs | None, counts: dict[str, int]
+) -> None:
+    """The pieces that rows of `calls` refer to, before the records that name them."""
+    if old is not None and new is not None and old.root == new.root:
+        return
+    for reference in filter(None, references.to_pylist()):
+        if old is None or new is None:
+            counts["experts_lost"] += 1
+            continue
+        try:
+            new.put(read(old, reference))
+            counts["experts_carried"] += 1
+        except EventError:  # missing or damaged: what the call said is in the lake, and comes back
+            counts["experts_lost"] += 1
 
 
 def _rows(store: Store, name: str, where: Mapping[str, Any]) -> Iterable[pa.Table]:
