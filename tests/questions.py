@@ -22,6 +22,7 @@ ROWS, COLUMNS = 5, 110
 EXAMPLES = {  # where the first rows are not the telling ones
     "lineage": ("--where", "execution_id = 'g-000000.0' and call_id = 3"),
     "longest_execution": ("--by", "share"),
+    "mismatch_distribution": ("--where", "up_to = 0.02"),
     "staleness": ("--by", "d"),
     "throughput": ("--where", "calls > 0"),
     "time_to_ready": ("--where", "total_s > 10", "--by", "total_s"),

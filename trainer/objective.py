@@ -30,6 +30,9 @@ Sums = dict[str, float]
 
 LARGEST = ("gap_abs_max",)  # these do not add up: the larger one counts
 GAP_LARGE = math.log(2)  # of |pi - mu|: the trainer finds the token twice, or half, as likely as the engine
+GAP_EDGES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, math.inf)
+"""|pi - mu| is counted up to each of these, and above the one before."""
+_COUNTED = tuple(f"gap_upto_{edge:g}" for edge in GAP_EDGES)  # the names of these counts
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,9 @@ def _statistics(
     share = torch.zeros_like(log_s).index_add_(0, targets.execution, torch.ones_like(gap)) / targets.n
     up, down = share * (targets.advantage > 0), share * (targets.advantage < 0)
     capped = ratio > cap
+    size = gap.abs()
+    edges = torch.tensor(GAP_EDGES[:-1], dtype=size.dtype, device=size.device)
+    counts = torch.bucketize(size, edges).bincount(minlength=len(GAP_EDGES))
     up_K, down_K = ((sign > 0)[targets.execution] for sign in (targets.advantage, -targets.advantage))
     return {
         "executions_up": up.sum(),
@@ -111,10 +117,11 @@ def _statistics(
         "capped_up": (capped & up_K).sum(),
         "capped_down": (capped & down_K).sum(),
         "gap": gap.sum(),
-        "gap_abs": gap.abs().sum(),
-        "gap_large": (gap.abs() > GAP_LARGE).sum(),
+        "gap_abs": size.sum(),
+        "gap_large": (size > GAP_LARGE).sum(),
         "kl3": (gap.exp() - 1 - gap).sum(),  # k3 estimate of KL(mu || pi)
-        "gap_abs_max": gap.abs().max(),
+        "gap_abs_max": size.max(),
+        **dict(zip(_COUNTED, counts, strict=True)),
     }
 
 
@@ -158,7 +165,8 @@ def by_lag(parts: Iterable[tuple[int | None, Sums]]) -> list[dict[str, Any]]:
     """Mismatch of mu and pi by version lag: one entry a lag, ascending, of those unknown (None) last.
 
     parts: (lag, sums) of disjoint parts of a batch; those of nothing ({}) count for none.  An entry has
-    lag, targets, and the means gap, gap_abs, gap_large and kl3 of `finish` over these targets.
+    lag, targets, the means gap, gap_abs, gap_large and kl3 and the maximum gap_abs_max of `finish` over these
+    targets, and `gap_counts`: how many have |pi - mu| up to each of GAP_EDGES, {"0.001": n, ..., "inf": n}.
     """
     of_lag: dict[int | None, Sums] = {}
     for lag, sums in parts:
@@ -167,6 +175,7 @@ def by_lag(parts: Iterable[tuple[int | None, Sums]]) -> list[dict[str, Any]]:
     found = []
     for lag, sums in sorted(of_lag.items(), key=lambda item: (item[0] is None, item[0] or 0)):
         means = finish(sums)
-        named = {name: means[name] for name in ("gap", "gap_abs", "gap_large", "kl3")}
-        found.append({"lag": lag, "targets": int(sums["targets"])} | named)
+        named = {name: means[name] for name in ("gap", "gap_abs", "gap_large", "kl3", "gap_abs_max")}
+        counts = {f"{edge:g}": int(sums[name]) for edge, name in zip(GAP_EDGES, _COUNTED, strict=True)}
+        found.append({"lag": lag, "targets": int(sums["targets"])} | named | {"gap_counts": counts})
     return found

@@ -177,3 +177,28 @@ def test_mismatch_by_lag_over_all_steps() -> None:
     assert (zero["gap_mean"], zero["gap_abs_mean"], zero["gap_large"]) == (0.25, 0.5, 0.0)
     assert (two["lag"], two["gap_mean"], two["gap_large"], two["kl3"]) == (2, -1.0, 1.0, 1.0)
     assert (unknown["lag"], unknown["targets"], unknown["gap_mean"]) == (None, 50, pytest.approx(2.0))
+
+
+def test_differences_are_spread_by_lag_over_the_steps_that_say_so() -> None:
+    def entry(lag: int | None, largest: float, *counts: int) -> dict[str, object]:
+        return {
+            "lag": lag,
+            "targets": sum(counts),
+            "gap_abs_max": largest,
+            "gap_counts": dict(zip(("0.01", "0.02", "inf"), counts, strict=True)),
+        }
+
+    recorder = Recorder()
+    recorder.stepped(0, [], json.dumps({"by_lag": [entry(0, 0.015, 6, 2, 0), entry(2, 3.0, 1, 0, 1)]}))
+    recorder.stepped(1, [], json.dumps({"by_lag": [entry(0, 0.5, 7, 0, 1), entry(None, 0.0, 4, 0, 0)]}))
+    recorder.stepped(2, [], json.dumps({"by_lag": [{"lag": 0, "targets": 9, "gap": 0.1}]}))  # older
+    recorder.stepped(3, [], "not json")
+    found = rows(recorder, "mismatch_distribution")
+    assert [(r["lag"], r["above"], r["up_to"], r["targets"]) for r in found] == [
+        *((0, 0.0, 0.01, 13), (0, 0.01, 0.02, 2), (0, 0.02, math.inf, 1)),
+        *((2, 0.0, 0.01, 1), (2, 0.01, 0.02, 0), (2, 0.02, math.inf, 1)),
+        *((None, 0.0, 0.01, 4), (None, 0.01, 0.02, 0), (None, 0.02, math.inf, 0)),
+    ]
+    assert [r["share"] for r in found[:3]] == [13 / 16, 2 / 16, 1 / 16]
+    assert [r["within"] for r in found[:3]] == [13 / 16, 15 / 16, 1.0]
+    assert [r["largest"] for r in found[::3]] == [0.5, 3.0, 0.0]

@@ -19,6 +19,7 @@ from tests.support.recorder import Recorder
 GROUPS = ("a", "b", "flat", "waiting", "running")
 BY_LAG = [
     {"lag": lag, "targets": 20, "gap": 0.01 * lag, "gap_abs": 0.02 * lag, "gap_large": 0.0, "kl3": 1e-3}
+    | {"gap_abs_max": 0.04 * lag, "gap_counts": {"0.02": 19, "inf": 1}}
     for lag in (0, 1)
 ]
 STATED = {"waited_s": 0.5, "seconds": 2.0, "clip_rate_up": 0.1, "cap_rate_up": 0.0, "by_lag": BY_LAG}

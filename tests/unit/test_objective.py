@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
 
 from lake.config import Objective
 from tests.support.batch import random_batch
-from trainer.objective import GAP_LARGE, Targets, add_up, by_lag, finish, loss_sum
+from trainer.objective import GAP_EDGES, GAP_LARGE, Targets, add_up, by_lag, finish, loss_sum
 
 CLIP = 0.05  # wide enough that some executions are masked and some are not
 FORMS = [("token", "mu"), ("token", "recomputed"), ("gspo", "mu"), ("gspo", "recomputed")]
@@ -147,4 +149,17 @@ def test_mismatch_by_lag_is_that_of_the_targets_of_each_lag():
     assert found[1]["gap_abs"] == pytest.approx(np.abs(gap).mean())
     assert found[1]["gap_large"] == pytest.approx((np.abs(gap) > GAP_LARGE).mean())
     assert found[1]["kl3"] == pytest.approx((np.exp(gap) - 1 - gap).mean())
+    assert found[1]["gap_abs_max"] == pytest.approx(np.abs(gap).max())
+    edges = [0.0, *GAP_EDGES]
+    counts = {f"{b:g}": 2 * int(((np.abs(gap) > a) & (np.abs(gap) <= b)).sum()) for a, b in pairwise(edges)}
+    assert found[1]["gap_counts"] == counts
+    assert len([n for n in counts.values() if n]) > 2
     assert by_lag([]) == []
+
+
+def test_a_difference_at_an_edge_is_counted_up_to_it():
+    gaps = torch.tensor([0.0, *GAP_EDGES[:-1], 1.5], dtype=torch.float64)
+    zeros = torch.zeros_like(gaps)
+    targets = Targets(zeros, torch.zeros(len(gaps)).long(), torch.tensor([1.0]).double(), torch.tensor([12]))
+    sums = {name: v.item() for name, v in loss_sum(-gaps, zeros, targets, Objective())[1].items()}
+    assert list(by_lag([(0, sums)])[0]["gap_counts"].values()) == [2, *[1] * 10]
