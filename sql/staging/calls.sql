@@ -1,7 +1,7 @@
 -- One row a model call, without its tokens: the narrow columns that everything but `trees` stands on.
 -- A call is `delivered` unless its own event or a later `reply.undelivered` says that the harness never
--- saw the answer. `version_first` and `version_last` are null where the engine did not say. `experts` refers to
--- the routed experts in the run's blobs (lake.experts), null where there are none.
+-- saw the answer. `version_first` and `version_last` are null where the engine did not say. `experts` refers
+-- to the routed experts in the run's blobs (lake.experts), null where there are none.
 -- An event id that was appended twice counts once: the lowest offset wins.
 -- Key: group_id, execution_id, call_id
 with undelivered as (
