@@ -27,6 +27,7 @@ import numpy.typing as npt
 from ingest.engines.answer import EngineError, EngineRefused, EngineUnavailable, Generation
 from ingest.engines.client import EngineClient, Standing
 from ingest.engines.figures import Load
+from ingest.engines.parts import nothing
 
 TELL_S_MAX = 5.0  # for the abort at the one that is left over
 _rooms = random.Random()
@@ -38,6 +39,7 @@ class PrefillDecode:
     def __init__(self, prefill: EngineClient, decode: EngineClient) -> None:
         self.prefill, self.decode, self.url = prefill, decode, decode.url
         self._place: dict[str, Any] | None = None
+        self._aborted: dict[str, bool] = {}  # of those that run
 
     async def generate(
         self, input_ids: npt.NDArray[np.int32], *, rid: str, routed_experts: bool = False, **asked: Any
@@ -50,29 +52,28 @@ class PrefillDecode:
             )
         meeting = await self._meeting() | {"bootstrap_room": _rooms.getrandbits(62)}
         asked |= {"rid": rid, "bootstrap": meeting}
+        self._aborted[rid] = False
         halves = [
             asyncio.create_task(half.generate(input_ids, **asked)) for half in (self.prefill, self.decode)
         ]
         try:
             await asyncio.wait(halves, return_when=asyncio.FIRST_EXCEPTION)
-            failed = next((k for k, half in enumerate(halves) if half.done() and half.exception()), None)
-            if failed is not None:
+            failed = next((e for half in halves if half.done() and (e := half.exception())), None)
+            if failed:
+                self._place = None  # it may come back elsewhere
                 await self._tell(halves, rid)
-                if failed == 0:
-                    self._place = None  # it may come back elsewhere
         finally:
+            aborted = self._aborted.pop(rid)
             for half in halves:
                 half.cancel()
-            found = await asyncio.gather(*halves, return_exceptions=True)
-        return self._answer(found)
+            await asyncio.gather(*halves, return_exceptions=True)
+        if failed is None:
+            return self._answer(halves[0].result(), halves[1].result())
+        if aborted and isinstance(failed, EngineUnavailable):
+            return nothing("abort")
+        raise failed
 
-    def _answer(self, found: list[Generation | BaseException]) -> Generation:
-        first, second = found
-        for half in found:
-            if isinstance(half, BaseException) and not isinstance(half, asyncio.CancelledError):
-                raise half
-        if isinstance(first, BaseException) or isinstance(second, BaseException):
-            raise EngineUnavailable(f"{self.prefill.url} or {self.url} did not answer")
+    def _answer(self, first: Generation, second: Generation) -> Generation:
         if first.finish_reason == "abort" and second.finish_reason != "abort":
             raise EngineUnavailable(f"{self.prefill.url} ended a prompt that {self.url} went on from")
         return msgspec.structs.replace(second, cached_tokens=first.cached_tokens)
@@ -102,7 +103,12 @@ class PrefillDecode:
         return self._place
 
     async def abort(self, rid: str) -> None:
-        """At both; raises EngineUnavailable where the decode server cannot be told."""
+        """At both; raises EngineUnavailable where the decode server cannot be told.
+
+        One that waits for the other's keys and values answers 500 then: there is nothing yet.
+        """
+        if rid in self._aborted:
+            self._aborted[rid] = True
         await asyncio.gather(self.decode.abort(rid), self._tell_prefill(rid))
 
     async def _tell_prefill(self, rid: str) -> None:

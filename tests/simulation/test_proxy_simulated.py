@@ -1,8 +1,9 @@
 """The proxy under everything at once, in time that is simulated: what clients got, and what the log says.
 
 Executions of one or two agents in any dialect, which hang up, ask again, ask twice, edit their history;
-an engine that fails, aborts, changes versions and takes minutes; a log that is away; a proxy that is killed
-and started again; states that do not fit.  A seed replays: `pytest ... -k "[7]"`.
+an engine that fails, aborts, changes versions and takes minutes, or several that leave and come back; a log
+that is away; a proxy that is killed and started again; states that do not fit.  A seed replays:
+`pytest ... -k "[7]"`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from ingest.engines.draining import drain, undrain
 from ingest.proxy.calls import Limits
 from ingest.proxy.history import of_minted
 from ingest.proxy.parsing import parse
@@ -97,10 +99,23 @@ async def _troubles(rng: Random, log: FailingLog, engine: FailingEngine) -> None
         log.away = engine.away = False
 
 
+async def _leaves(rng: Random, proxy: SimulatedProxy) -> None:
+    """Its cells leave for a while, one at a time; never all for longer than clients would wait."""
+    while True:
+        await asyncio.sleep(rng.random() * rng.choice([1.0, 20.0]))
+        if (cells := proxy.cells) is None:
+            continue
+        url = rng.choice(list(cells.pool.members))
+        await drain(cells.pool, url, finish_s=rng.choice([0.0, 0.0, 5.0]))
+        await asyncio.sleep(rng.random() * 20)
+        undrain(cells.pool, url)
+
+
 async def _scenario(seed: int, rng: Random, log, renderer: Renderer, pasts: list[Past]) -> None:
     failing = FailingLog(log)
     engine = FailingEngine(rng, renderer)
-    proxy = SimulatedProxy(failing, engine, renderer, _limits(rng))
+    capacities = [rng.choice([1, 2, 100]) for _ in range(rng.choice([0, 1, 2, 3]))]
+    proxy = SimulatedProxy(failing, engine, renderer, _limits(rng), capacities)
     world = World(rng, proxy)
     past = Past(seed, [f"s{seed}.{k}" for k in range(rng.randint(1, 3))], world.replies, engine, [], {})
     group = f"s{seed}"
@@ -114,6 +129,8 @@ async def _scenario(seed: int, rng: Random, log, renderer: Renderer, pasts: list
     troubles = [asyncio.create_task(_troubles(rng, failing, engine))]
     if rng.random() < 0.7:
         troubles.append(asyncio.create_task(_restarts(rng, proxy, past.processes)))
+    if capacities:
+        troubles.append(asyncio.create_task(_leaves(rng, proxy)))
     agents = [
         Agent(world, execution, role, rng.choice(DIALECTS)).run(rng.randint(1, 5))
         for execution in past.executions
@@ -146,7 +163,7 @@ async def _ended(rng: Random, proxy: SimulatedProxy, past: Past) -> None:
     await asyncio.gather(*(h for h in proxy.handlers if not h.cancelled()))
     left = proxy.loop.of_process(proxy.process)
     await proxy.stop()
-    assert len(left) <= 2, left  # the lifespan and the writer
+    assert len(left) <= 2 + len(proxy.capacities), left  # the lifespan, the writer, the probes
 
 
 # ------------------------------------------------------------------------------- what must hold

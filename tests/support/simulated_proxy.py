@@ -12,6 +12,9 @@ from typing import Any, cast
 import numpy as np
 
 from ingest.engines.answer import EngineUnavailable, Generation
+from ingest.engines.client import Standing
+from ingest.engines.figures import Load
+from ingest.engines.pool import EnginePool
 from ingest.identity import sign
 from ingest.proxy.app import make_app
 from ingest.proxy.calls import Limits
@@ -72,6 +75,7 @@ class FailingEngine:
         self._rng, self._renderer = rng, renderer
         self.attempts: list[Attempt] = []
         self.away, self.version, self._said = False, 0, 0
+        self.whose: dict[str, str] = {}  # the execution of a call, by its rid
         self._aborts: dict[str, asyncio.Event] = {}
 
     async def generate(
@@ -125,6 +129,52 @@ class FailingEngine:
             await asyncio.sleep(self._rng.choice([0.0, self._rng.random(), 15.0 * self._rng.random()]))
 
 
+class Cell:
+    """A part of a FailingEngine, as a pool sees one: it must get no more than `capacity` calls at once."""
+
+    def __init__(self, url: str, engine: FailingEngine, capacity: int) -> None:
+        self.url, self.capacity = url, capacity
+        self._engine, self._running = engine, 0
+
+    async def generate(self, input_ids: Any, *, rid: str, **asked: Any) -> Generation:
+        self._running += 1
+        assert self._running <= self.capacity
+        try:
+            return await self._engine.generate(
+                input_ids, rid=rid, affinity=self._engine.whose.pop(rid), **asked
+            )
+        finally:
+            self._running -= 1
+
+    async def abort(self, rid: str) -> None:
+        await self._engine.abort(rid)
+
+    async def standing(self) -> Standing:
+        return "silent" if self._engine.away else "ready"
+
+    async def loads(self) -> tuple[Load, ...]:
+        return ()
+
+    async def close(self) -> None:
+        pass
+
+
+class Cells:
+    """A FailingEngine as several, behind the real pool."""
+
+    def __init__(self, engine: FailingEngine, capacities: Sequence[int]) -> None:
+        self._engine = engine
+        cells = [Cell(f"http://cell-{k}", engine, n) for k, n in enumerate(capacities)]
+        self.pool = EnginePool(cells, capacities={cell.url: cell.capacity for cell in cells})
+
+    async def generate(self, input_ids: Any, *, rid: str, affinity: str, **asked: Any) -> Generation:
+        self._engine.whose[rid] = affinity
+        return await self.pool.generate(input_ids, rid=rid, affinity=affinity, **asked)
+
+    async def abort(self, rid: str) -> None:
+        await self.pool.abort(rid)
+
+
 @dataclass
 class Got:
     """What of a reply came while the client was there; status 0 where nothing did."""
@@ -147,14 +197,19 @@ class HangUp:
 
 @dataclass
 class SimulatedProxy:
-    """`send` is a request as a server would pass it on; while the proxy is down nothing answers."""
+    """`send` is a request as a server would pass it on; while the proxy is down nothing answers.
+
+    `capacities`: of the cells that its engine is made of; none: it is one, without a pool.
+    """
 
     log: FailingLog
     engine: FailingEngine
     renderer: Renderer
     limits: Limits
+    capacities: Sequence[int] = ()
     process: int = 0
     app: Any = None
+    cells: Cells | None = None
     handlers: list[asyncio.Task[None]] = field(default_factory=list)
     _lifespan: asyncio.Queue[dict[str, str]] = field(default_factory=asyncio.Queue)
 
@@ -173,9 +228,10 @@ class SimulatedProxy:
 
     async def start(self) -> None:
         self.process, self._lifespan = next(_numbers), asyncio.Queue()
+        self.cells = Cells(self.engine, self.capacities) if self.capacities else None
         app = make_app(
             log=cast(Log, self.log),
-            engine=self.engine,
+            engine=self.cells or self.engine,
             engine_name="simulated",
             renderer=self.renderer,
             secret=SECRET,
@@ -196,6 +252,8 @@ class SimulatedProxy:
     async def stop(self) -> None:
         self._lifespan.put_nowait({"type": "lifespan.shutdown"})
         await self._living
+        if self.cells:
+            await self.cells.pool.close()
         self.app = None
 
     async def send(self, execution: str, path: str, body: bytes = b"", hang_up: HangUp | None = None) -> Got:

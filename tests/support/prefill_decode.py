@@ -1,0 +1,51 @@
+"""Prefill and decode servers of SGLang for tests: keys and values move by Mooncake over TCP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from lake.engine_address import EngineAddress
+from tests.support import sglang
+from tests.support.engines import free_port
+
+SMALL = ("--max-total-tokens", "8192")
+MOVES = ("--disaggregation-transfer-backend", "mooncake_tcp")
+DECODE = (
+    "--disaggregation-mode", "decode", *MOVES,
+    "--disaggregation-decode-retraction-backup", "cpu_tensor",  # the default wants CUDA's host memory
+    "--disaggregation-decode-enable-radix-cache",  # what it has is not sent again
+)  # fmt: skip
+
+
+def prefill_options() -> tuple[str, ...]:
+    return "--disaggregation-mode", "prefill", *MOVES, "--disaggregation-bootstrap-port", str(free_port())
+
+
+class Started(NamedTuple):
+    """A server, and what it was started with."""
+
+    server: sglang.Server
+    options: tuple[str, ...]
+
+    def again(self) -> None:
+        """Start it after `server.control("kill")`."""
+        self.server.start(*self.options)
+
+
+@contextmanager
+def prefill_and(
+    decode: int, folder: Path, model: Path | None = None
+) -> Iterator[tuple[list[EngineAddress], list[Started]]]:
+    """The addresses of so many decode servers with one prefill server, and all servers, that one first."""
+    with ExitStack() as stack:
+        started: list[Started] = []
+        for k, mode in enumerate((prefill_options(), *[DECODE] * decode)):
+            made = model or (started[0].server.model if started else None)
+            options = (*SMALL, *mode)
+            running = sglang.running(folder / str(k), *options, model=made)
+            started.append(Started(stack.enter_context(running), options))
+        first = started[0].server.url
+        yield [EngineAddress(s.server.url, prefill=first) for s in started[1:]], started
