@@ -12,6 +12,7 @@ import socket
 import time
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,9 +21,10 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from lake.processes import ask
+from lake.sglang import READY_S_MAX
 
-TRIES_S_MAX = 60.0
-"""An engine that is away comes back within this, or the run ends by name."""
+TRIES_S_MAX = READY_S_MAX
+"""An engine that is away is being started again, by the run or by whoever has it: as long as that takes."""
 
 ASK_S_MAX = 15.0
 """A question that costs nothing.  `/ready` and `/model_info` answer at once, also while paused."""
@@ -174,7 +176,10 @@ class Engine:
             "input_ids": list(prompt),
             "sampling_params": {"max_new_tokens": new_tokens, "temperature": 1.0, "ignore_eos": True},
             "return_logprob": True,
-            "logprob_start_len": 0,  # computes the prompt anew: nothing of a held prefix is used
+            # SGLang computes the prompt anew for its log-probabilities, says that nothing was cached, and
+            # samples on what another version left under the same prefix; a key of its own shares none
+            "logprob_start_len": 0,
+            "extra_key": f"headrace-probe-{uuid.uuid4().hex}",
         }
         triples = self.post("/generate", body)["meta_info"]["output_token_logprobs"]
         logprobs = np.array([logprob for logprob, _, _ in triples], np.float64)

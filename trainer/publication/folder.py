@@ -13,6 +13,7 @@ from torch import Tensor
 
 from trainer import weights
 from trainer.publication.engine import PublishError
+from trainer.publication.readback import part_of_fused, served_name
 
 
 class Folder(Mapping[str, Tensor]):
@@ -79,24 +80,39 @@ class Folder(Mapping[str, Tensor]):
                 f"{other.shapes.get(name)}; engines take other values, not another model; none was told"
             )
 
+    def fused(self) -> dict[str, list[str]]:
+        """Which tensors an engine keeps as one, in its order, by the name it has there."""
+        found: dict[str, list[str]] = {}
+        for name in sorted(self, key=part_of_fused):
+            found.setdefault(served_name(name), []).append(name)
+        return found
+
     def buckets(self, size_max: int, dtype: torch.dtype) -> Iterator[dict[str, Tensor]]:
-        """All tensors as `dtype`, in the order of their names, some `size_max` bytes at a time."""
+        """All tensors as `dtype`, some `size_max` bytes at a time.
+
+        What an engine keeps as one comes in one bucket (but for experts, which may be many): a bucket that
+        got lost leaves a tensor there that did not change at all, which `readback` sees.
+        """
         bucket: dict[str, Tensor] = {}
         size = 0
-        for name in sorted(self):
-            tensor = self[name].to(dtype).contiguous()
-            if bucket and size + tensor.nbytes > size_max:
-                yield bucket
-                bucket, size = {}, 0
-            bucket[name] = tensor
-            size += tensor.nbytes
+        for names in self.fused().values():
+            for one in [[n] for n in names] if ".experts." in names[0] else [names]:
+                tensors = {n: self[n].to(dtype).contiguous() for n in one}
+                added = sum(t.nbytes for t in tensors.values())
+                if bucket and size + added > size_max:
+                    yield bucket
+                    bucket, size = {}, 0
+                bucket |= tensors
+                size += added
         if bucket:
             yield bucket
 
     def sums(self, dtype: torch.dtype) -> dict[str, str]:
-        """sha256 of each tensor as `dtype`: which of them an engine of that dtype can tell apart."""
+        """sha256 of what an engine keeps as one tensor, as `dtype`, by the name it has there."""
         found = {}
-        for name in self:
-            data = self[name].to(dtype).contiguous().reshape(-1).view(torch.uint8).numpy().data
-            found[name] = hashlib.sha256(data).hexdigest()
+        for served, names in self.fused().items():
+            h = hashlib.sha256()
+            for name in names:
+                h.update(self[name].to(dtype).contiguous().reshape(-1).view(torch.uint8).numpy().data)
+            found[served] = h.hexdigest()
         return found

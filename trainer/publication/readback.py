@@ -1,11 +1,12 @@
 """Whether an engine serves what was published: two checks, of what each can see.
 
-Tensors, while the engine is still paused: the engine's checksum of each tensor before and after.  A tensor
-whose values differ between the two versions (as the engine's dtype) must have another checksum, any other
-must keep its own.  That sees a version that was not taken and a part that was left out, however little
-the weights moved; it does not see values that changed into wrong ones.  It needs no knowledge of how
-the engine computes a checksum, nor of how its ranks share a tensor.  An engine that has no checksums,
-or quantises what it is sent, is not checked so.
+Tensors, while the engine is still paused: its checksum of each tensor before and after.  One whose values
+differ between the two versions (as the engine's dtype) must have another checksum, any other must keep its
+own: so a version that was not taken and a part that was left out are seen, however little the weights moved.
+It needs no knowledge of how the engine computes a checksum, nor of how its ranks share a tensor.  Where
+the old checksum is the one that both engines compute on a CPU (the head of a sha256), the new one must be it
+too, and every bit is checked.  An engine that has no checksums, or quantises what it is sent, is not
+checked so.
 
 Log-probabilities, once the engine computes again: it samples after a fixed prompt, and the trainer scores
 what it sampled, with its own weights and its own arithmetic.  That sees wrong values, wrong names, a wrong
@@ -28,6 +29,7 @@ SAMPLED_TOKENS_MAX = 48
 PROBE_SEED = 20817
 ORDINARY = 0.9  # of the vocabulary: control tokens and unused rows lie behind
 
+_ORDER = ("q", "k", "v", "gate", "up")
 _FUSED = (
     (re.compile(r"\.experts\.\d+\.(gate|up)_proj\.weight$"), ".experts.w13_weight"),
     (re.compile(r"\.experts\.\d+\.down_proj\.weight$"), ".experts.w2_weight"),
@@ -53,6 +55,12 @@ def served_name(name: str) -> str:
     return name
 
 
+def part_of_fused(name: str) -> tuple[str, int, str]:
+    """Sorts the tensors of a model so that parts of one come behind each other, in its order."""
+    order = next((i for i, part in enumerate(_ORDER) if f".{part}_proj." in name), 0)
+    return served_name(name), order, name
+
+
 def check_tensors(
     url: str,
     *,
@@ -61,22 +69,26 @@ def check_tensors(
     before: Mapping[str, str],
     after: Mapping[str, str],
 ) -> None:
-    """old, new: the sums of two versions' tensors, before, after: the engine's (`RANK NAME`).
+    """old, new: the sums of two versions (`Folder.sums`), before, after: the engine's (`RANK NAME`).
 
     Raises PublishError for tensors that did not follow.  {} is an engine that has no checksums.
     """
-    moved = {served_name(name) for name in new if old.get(name) != new[name]}
     changed: dict[str, bool] = {}
+    wrong: set[str] = set()
     for key in before.keys() & after.keys():
         name = key.split(" ", 1)[1]
+        if name not in new or name not in old:
+            continue
         changed[name] = changed.get(name, False) or before[key] != after[key]
-    known = {served_name(name) for name in new} & changed.keys()
-    stale = sorted(name for name in known if name in moved and not changed[name])
-    surplus = sorted(name for name in known if name not in moved and changed[name])
-    if stale or surplus:
+        if old[name].startswith(before[key]) and not new[name].startswith(after[key]):
+            wrong.add(name)
+    stale = {name for name in changed if old[name] != new[name] and not changed[name]}
+    wrong = (wrong | {name for name in changed if old[name] == new[name] and changed[name]}) - stale
+    if stale or wrong:
+        moved = sum(old[name] != new[name] for name in changed)
         raise PublishError(
-            f"engine {url} does not serve what was sent: {len(stale)} of {len(moved & known)} tensors kept "
-            f"their old values, {len(surplus)} changed that should not: {', '.join((stale + surplus)[:3])}"
+            f"engine {url} does not serve what was sent: {len(stale)} of {moved} tensors kept their old "
+            f"values, {len(wrong)} have others than they should: {', '.join(sorted(stale | wrong)[:3])}"
         )
 
 

@@ -1,0 +1,117 @@
+"""A run that publishes to real engines, for tests of trainer/publication."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from lake.config import Publication
+from lake.events import PolicyPublished
+from lake.layout import Run
+from lake.log import open_log
+from lake.wire import decode
+from trainer import weights
+from trainer.publication import Publisher
+from trainer.publication.engine import Engine
+from trainer.publication.folder import Folder
+from trainer.publication.group import Group
+from trainer.publication.publish import Transport
+
+BUCKET_BYTES = 60_000  # some ten buckets of a tiny model
+
+
+def score_of(folder: Path) -> Callable[[np.ndarray], np.ndarray]:
+    """What a backend of these weights says: log-probabilities of the ids after the first."""
+    model = weights.load(folder)
+
+    @torch.no_grad()
+    def score(ids: np.ndarray) -> np.ndarray:
+        tokens = torch.from_numpy(ids.astype(np.int64))
+        logits = model.logits(model.forward_hidden(tokens[None, :-1])[0])
+        return -torch.nn.functional.cross_entropy(logits.float(), tokens[1:], reduction="none").numpy()
+
+    return score
+
+
+class Stage:
+    """A run's folder and its log; versions are numbered on from what the first engine serves."""
+
+    def __init__(self, folder: Path, models: Sequence[Path], engines: Sequence[str]) -> None:
+        self.run, self._models = Run(folder), models
+        (folder / "weights").mkdir(parents=True)
+        self.log = open_log(f"sqlite://{folder / 'log.db'}")
+        self.engines = [Engine(url, 60.0) for url in engines]
+        label = self.engines[0].version()
+        self.start = int(label) if label.isdigit() else 0
+        self._publishers: list[Publisher] = []
+
+    def weights(self, version: int) -> Path:
+        """The folder of a version, made where it is missing: the models take turns."""
+        folder = self.run.weights(version)
+        if not folder.exists():
+            shutil.copytree(self._models[(version - self.start) % len(self._models)], folder)
+        return folder
+
+    def publisher(self, transport: str = "group", *, own: Transport | None = None, **settings) -> Publisher:
+        if own is None and transport == "group":
+            own = Group(60.0, BUCKET_BYTES)
+        asked = Publication(transport=transport, timeout_s=60.0, **settings)
+        urls = [e.url for e in self.engines]
+        made = Publisher(self.run, asked, urls, context_tokens=2048, transport=own)
+        self._publishers.append(made)
+        return made
+
+    def publish(self, publisher: Publisher, version: int, *, digest: str = "") -> None:
+        folder = self.weights(version)
+        digest = digest or Folder(folder).digest()
+
+        def score(ids: np.ndarray) -> np.ndarray:
+            return score_of(folder)(ids)  # not before it is asked: a folder may be unsound on purpose
+
+        publisher.publish(
+            self.log,
+            version=version,
+            boundary=version,
+            digest=digest,
+            score=score,
+        )
+
+    def published(self) -> list[PolicyPublished]:
+        """What the log says, oldest first."""
+        reader = self.log.reader({("policy", 0): 0})
+        events = [decode(r.headers, r.value) for r in reader.poll(0.2)]
+        reader.close()
+        return [e for e in events if isinstance(e, PolicyPublished)]
+
+    def close(self) -> None:
+        for publisher in self._publishers:
+            publisher.close()
+        self.log.close()
+
+
+@contextmanager
+def long_call(engine: Engine, tokens: int = 1900) -> Iterator[dict[str, Any]]:
+    """A call in flight; what it answered, when it was aborted at the end of the block, is put in here."""
+    body = {
+        "input_ids": [5, 6, 7, 8],
+        "sampling_params": {"max_new_tokens": tokens, "temperature": 1.0, "ignore_eos": True},
+        "return_logprob": True,
+    }
+    answer: dict[str, Any] = {}
+    thread = threading.Thread(target=lambda: answer.update(engine.post("/generate", body, 120.0)))
+    thread.start()
+    until = time.monotonic() + 60
+    while engine.get("/v1/loads")["loads"][0]["num_running_reqs"] < 1:
+        assert time.monotonic() < until, "the call does not run"
+        time.sleep(0.05)
+    yield answer
+    engine.post("/abort_request", {"abort_all": True})
+    thread.join()
