@@ -63,7 +63,7 @@ async def test_sglang_cannot_flush_what_stands_still_and_says_that_it_failed(eng
 
 @own
 async def test_an_update_needs_no_pause(engine, http, client, start):
-    requests = [body(20, i, max_new_tokens=1500) for i in range(CALLS_MAX)]
+    requests = [body(20, i, max_new_tokens=600) for i in range(CALLS_MAX)]
     calls = [asyncio.create_task(post(http, "/generate", request)) for request in requests]
     await busy(client, CALLS_MAX)
     await client.update_weights(str(engine.model_2), start + 1)
