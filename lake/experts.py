@@ -3,8 +3,8 @@
     engine's answer -> pack -> blob -> `experts` of model.called, "sha256:bytes" -> calls.experts in SQL
 
 A piece is an Arrow file, its buffers compressed (zstd): one row a token, a list a layer of the ids that its
-router chose, best first, as uint8 where there are 256 experts or fewer; `start` and `number` in the schema's
-metadata.  For 48 layers and 8 of 128 experts that is 337 bytes a token, of 2,731 in the engine's answer.
+router chose, in the engine's order, uint8 up to 256 experts and uint16 beyond; the schema's metadata have
+`start` and `number`.  48 layers with 8 of 128 experts take 337 bytes a token, in the engine's answer 2,048.
 
 Row t of a sequence is what the routers did with token t when the policy read it.  The last token of a call
 was sampled and never read, so a call of n tokens has rows for n - 1; who goes on after it reads that token
