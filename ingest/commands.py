@@ -16,6 +16,7 @@ import click
 
 from ingest.importing.command import import_group
 from ingest.materialize_command import materialize_command
+from ingest.rollouts.engines_command import engines_command
 from ingest.rollouts.execution_command import execution_group
 from ingest.rollouts.proxy_command import proxy_command
 from ingest.rollouts.rollout_command import rollout_command
@@ -200,4 +201,5 @@ def restore_command(path: str, into: str | None, blobs: str | None, as_json: boo
 
 COMMANDS: tuple[click.Command, ...] = (
     ingest_command, import_group, materialize_command, rollout_command, proxy_command, execution_group,
+    engines_command,
 )  # fmt: skip

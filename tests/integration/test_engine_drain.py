@@ -92,6 +92,21 @@ async def test_a_call_waits_no_longer_than_it_may_and_an_abort_ends_its_wait(eng
     await asyncio.gather(*first)
 
 
+async def test_a_place_given_to_one_who_leaves_in_that_moment_is_free(engines, pool):
+    go_on = held(engines)
+    first = [asyncio.create_task(engines.ask()) for _ in range(4)]
+    await until(lambda: sum(len(e.asked) for e in engines.engines) == 4)
+    waiting = asyncio.create_task(engines.ask("e"))
+    await until(lambda: pool.waiting == 1)
+    pool.healths[engines.engines[0].url].capacity = 3
+    pool.hand_out()
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert [health.running for health in pool.healths.values()] == [2, 2]
+    go_on.set()
+    await asyncio.gather(*first)
+
+
 async def test_calls_of_one_that_leaves_end_and_a_place_is_held_for_them(engines, pool):
     held(engines)
     urls = [engine.url for engine in engines.engines]

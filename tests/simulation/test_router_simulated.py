@@ -62,6 +62,12 @@ class World:
             if self.rng.random() < 0.05:
                 await asyncio.sleep(self.rng.random())
                 await self._abort(rid)
+            elif self.rng.random() < 0.05:  # whoever asked goes, and asks again
+                await asyncio.sleep(self.rng.random())
+                asking.cancel()
+                await asyncio.gather(asking, return_exceptions=True)
+                if asking.cancelled():
+                    continue
             try:
                 parts.append(await asking)
             except EngineUnavailable:
