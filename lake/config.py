@@ -222,7 +222,8 @@ class Publication(Section, kw_only=True, frozen=True):
     `transport`: `disk` (they read the published folder), `group` (a process group, gloo or NCCL), `mooncake`
     (Mooncake's Transfer Engine over TCP).  `pause`: what calls in flight do meanwhile: `retract` computes
     their prefix anew under the new weights, `in_place` keeps what was computed under the old.  The engine's
-    log-probabilities of a probe are read back and must lie within `tolerance` of the trainer's (0: unasked).
+    log-probabilities of a probe are read back and must lie within `tolerance` (nats) of the trainer's, on
+    average (0: unasked).
     `store` is a folder or fsspec URL that published versions go to besides (empty: only the run's folder).
     """
 

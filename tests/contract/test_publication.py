@@ -27,6 +27,10 @@ from trainer.publication.folder import Folder
 from trainer.publication.group import Group
 
 TOLERANCE = {"embedded": 1e-3, "sglang": 0.1}
+LARGEST = {
+    "embedded": 1e-3,
+    "sglang": 0.5,
+}  # of one token, which may be an unlikely one; others are apart by 5
 
 
 @pytest.fixture
@@ -75,7 +79,7 @@ def test_three_publications_show_in_the_spans_of_a_call(engine, stage, transport
     for event in events:
         assert event.transport == transport
         assert event.took_us > 0
-        assert 0 <= event.readback <= TOLERANCE[engine.kind]
+        assert 0 <= event.readback <= LARGEST[engine.kind]
 
 
 def test_publishing_a_version_twice_changes_nothing(stage):
@@ -160,7 +164,7 @@ def test_wrong_values_are_noticed_by_log_probabilities_and_taken_back(stage, mon
     before, version = stage.engines[0].checksums(), stage.engines[0].version()
     with monkeypatch.context() as patch:
         publisher = stage.publisher(own=Wrong(patch))
-        with pytest.raises(PublishError, match=r"away from the trainer.*tolerance is 0\.1; .* again"):
+        with pytest.raises(PublishError, match=r"away from the trainer.*tolerance is 0\.1;.* again"):
             stage.publish(publisher, stage.start + 1)
     untouched(stage, before, version)
     stage.publish(stage.publisher(), stage.start + 1)
@@ -197,7 +201,7 @@ def test_an_engine_that_somebody_else_paused_stays_paused(stage, transport):
     assert [e.readback for e in stage.published()] == [None]
     engine.resume()
     stage.publish(stage.publisher(transport), stage.start + 2)
-    assert stage.published()[-1].readback <= 0.1
+    assert stage.published()[-1].readback <= 0.5
 
 
 def test_a_trainer_that_was_killed_in_the_middle_is_taken_over_from(stage):

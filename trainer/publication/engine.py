@@ -142,6 +142,14 @@ class Engine:
     def resume(self) -> None:
         self.post("/continue_generation", {})
 
+    def begin(self) -> None:
+        """Open an update that comes in parts; `/end_weight_update` ends it."""
+        try:
+            self.post("/begin_weight_update", {"selector": "target"})
+        except EngineRefused:  # a trainer before us was killed between begin and end
+            self.post("/end_weight_update")
+            self.post("/begin_weight_update", {"selector": "target"})
+
     def load(self, folder: Path, version: str, *, flush: bool) -> None:
         """Serve a folder, which both can read, as `version`."""
         body = {"model_path": str(folder.absolute()), "weight_version": version, "flush_cache": flush}

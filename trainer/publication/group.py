@@ -110,7 +110,7 @@ class Group:
     def _send(self, engine: Engine, joined: _Joined, weights: Folder, version: int, flush: bool) -> None:
         last = {"flush_cache": flush, "weight_version": str(version)}
         try:
-            self._begin(engine)
+            engine.begin()
             held: dict[str, torch.Tensor] = {}
             for bucket in weights.buckets(self._bucket_bytes, getattr(torch, joined.dtype)):
                 if held:
@@ -124,13 +124,6 @@ class Group:
                 engine.post("/end_weight_update")
             raise
         joined.used = True
-
-    def _begin(self, engine: Engine) -> None:
-        try:
-            engine.post("/begin_weight_update", {"selector": "target"})
-        except EngineRefused:  # a trainer before us was killed between begin and end
-            engine.post("/end_weight_update")
-            engine.post("/begin_weight_update", {"selector": "target"})
 
     def _bucket(
         self, engine: Engine, joined: _Joined, bucket: dict[str, torch.Tensor], more: dict[str, Any]

@@ -23,6 +23,7 @@ from trainer.publication.disk import Disk
 from trainer.publication.engine import Engine, PublishError
 from trainer.publication.folder import Folder
 from trainer.publication.group import Group
+from trainer.publication.mooncake import Mooncake
 from trainer.publication.note import Note
 from trainer.publication.store import put
 
@@ -50,6 +51,8 @@ class Transport(Protocol):
 
 def make_transport(settings: Publication) -> Transport:
     """The transport that the settings name."""
+    if settings.transport == "mooncake":
+        return Mooncake()
     return Group(settings.timeout_s) if settings.transport == "group" else Disk()
 
 
@@ -225,17 +228,18 @@ class Publisher:
         for ids, theirs in at_once(asked, lambda t: t.engine.sample(prompt.tolist(), count)):
             ours = score(np.concatenate([prompt, ids]))[len(prompt) - 1 :]
             found.append(readback.difference(theirs, np.asarray(ours, np.float64)))
-        worst = max(found)
+        largest = max(d.largest for d in found)
+        worst = max(d.mean for d in found)
         if worst <= self._settings.tolerance:
-            return worst
-        wrong = asked[found.index(worst)]
+            return largest
+        wrong = next(t for t, d in zip(asked, found, strict=True) if d.mean == worst)
         self._note.sending([wrong.url])  # whatever its label says, it is to be loaded whole
         sent = [t for t in asked if t.sent]
         self._note.pausing([t.url for t in sent])
         at_once(sent, lambda t: t.engine.pause(self._settings.pause))
         raise PublishError(
-            f"engine {wrong.url} is up to {worst:.4g} away from the trainer's log-probabilities of the "
-            f"probe in version {version}, publication.tolerance is {self._settings.tolerance:g}; "
+            f"engine {wrong.url} is {worst:.4g} away from the trainer's log-probabilities of the probe in "
+            f"version {version}, on average; publication.tolerance is {self._settings.tolerance:g}; "
             f"{self._take_back(sent)}"
         )
 
