@@ -14,6 +14,16 @@ What a call's history already has is not kept again: its piece begins at the fir
 before it on its path has a row of.  So every token of a tree has its row once (the last ones of a call once a
 call that goes on after it), and a path is put together piece by piece (`along`), each token's row from the
 first call that has it: for a sampled token, from the policy version that went on sampling after it.
+
+From SQL to arrays, for all calls of an execution:
+
+    run, lake = Run(Path("runs/moe")), open_lake("runs/moe")
+    blobs = Blobs(run.blobs(run.config()))
+    calls = to_events("calls", lake.arrow("event_calls").filter(pc.field("execution_id") == name))
+    path = path_to(calls, call_id)
+    rows = along([(until, fetch(blobs, c.experts) if c.experts else None) for until, c in path])
+
+Nothing ever removes blobs: neither optimize nor vacuum of a lake, nor a log's retention.
 """
 
 from __future__ import annotations
@@ -168,9 +178,6 @@ def along(path: Sequence[tuple[int, Piece | None]]) -> Rows:
     path: the calls from the first to the one whose sequence it is, each by the token up to which the sequence
     is its own (`path_to`), and its piece, None where there is none.  A token's row is that of the first
     call that has it.
-
-        path = path_to(calls, call_id)
-        rows = along([(until, fetch(blobs, c.experts) if c.experts else None) for until, c in path])
 
     Raises ExpertsMissing where a token has no row.
     """

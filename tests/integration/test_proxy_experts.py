@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import re
 import shutil
+from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from textwrap import dedent
 
+import msgspec
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 from tokenizers import Tokenizer
 
@@ -17,10 +22,15 @@ from ingest.engines.client import EngineClient
 from ingest.engines.model import Experts
 from ingest.proxy.__main__ import _experts
 from ingest.proxy.app import make_app
+from ingest.rederive import fresh_lake
 from lake import config as configs
+from lake import experts
 from lake.blobs import Blobs
 from lake.experts import along, fetch, path_to
+from lake.layout import Run
 from lake.log import open_log
+from lake.query import open_lake
+from lake.rows import to_events
 from tests.integration.test_proxy_restart import launch
 from tests.support.driven_execution import user, whole
 from tests.support.running_proxy import LIMITS, running_proxy
@@ -117,6 +127,24 @@ async def test_each_token_of_a_tree_is_asked_for_and_kept_once(log, model, engin
     assert all(a < b for a, b in pairwise(starts(engine)[:3]))
     pieces = [fetch(log.blobs, c.experts) for c in calls.values() if c.experts]
     assert [p.start for p in pieces] == [s for s in starts(engine) if s is not None]
+
+
+async def test_the_documented_way_from_sql_to_arrays(model, engine, tmp_path):
+    run = Run(tmp_path / "run")
+    run.path.mkdir()
+    run.config_file.write_bytes(msgspec.json.encode(configs.Config()))
+    with closing(run.open_log()) as log:
+        async with proxy(log, model, engine) as running:
+            answer = await said(running, [user("one")])
+            await said(running, [user("one"), answer, user("two")])
+            calls = running.calls()
+        fresh_lake(log, Path(run.lake), lambda _sentence: None)
+    lines = re.search(r"for all calls of an execution:\n\n(.+?)\n\n", experts.__doc__, re.S)[1]
+    code = dedent(lines).replace("runs/moe", str(run.path))
+    names = vars(experts) | {"Run": Run, "Path": Path, "Blobs": Blobs, "open_lake": open_lake, "pc": pc}
+    names |= {"to_events": to_events, "name": "e-1", "call_id": 1}
+    exec(code, names)
+    assert names["rows"].tolist() == routed(whole(calls, 1)).tolist()
 
 
 async def test_a_call_that_an_engine_ended_too_early_brings_the_rows_of_both_attempts(
