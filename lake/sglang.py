@@ -78,6 +78,7 @@ def arguments(config: Config, model: Path, version: int, port: int) -> tuple[str
         *("--dtype", e.dtype, "--context-length", str(e.context_tokens + CONTEXT_KEPT)),
         *("--max-running-requests", str(e.concurrent_calls), "--random-seed", str(config.seed)),
         *("--enable-metrics", "--log-level", "warning"),  # else a line a call and one a few steps
+        "--enable-fp32-lm-head",  # logits in bfloat16 are up to 1/16 apart, and so from the trainer's
     ]
     if device(config) == "cpu":
         tokens = PREFIXES_PER_CALL * e.concurrent_calls * e.context_tokens

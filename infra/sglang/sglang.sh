@@ -21,9 +21,11 @@
 #
 # With a GPU (one, then eight as one engine), no part of this script is needed:
 #   pip install sglang==0.5.23
-#   python -m sglang.launch_server --model-path MODEL --port 30000 --enable-metrics --skip-server-warmup
+#   python -m sglang.launch_server --model-path MODEL --port 30000 --enable-metrics --skip-server-warmup \
+#     --enable-fp32-lm-head
 #   python -m sglang.launch_server --model-path MODEL --port 30000 --enable-metrics --tp-size 8 \
-#     --mem-fraction-static 0.85 --host 0.0.0.0 --api-key KEY
+#     --enable-fp32-lm-head --mem-fraction-static 0.85 --host 0.0.0.0 --api-key KEY
+# Logits in float32, as the trainer's are: in bfloat16 they are up to 1/16 apart, and so are their logprobs.
 # A mixture of experts whose routing is to be kept: --enable-return-routed-experts.
 set -euo pipefail
 
@@ -88,7 +90,7 @@ start() {
       --model-path "$model" --host 127.0.0.1 --port "$port" --device cpu --dtype bfloat16 \
       --attention-backend torch_native --sampling-backend pytorch --disable-overlap-schedule --page-size 1 \
       --mem-fraction-static 0.2 --max-total-tokens 32768 --max-running-requests 16 --context-length 4096 \
-      --skip-server-warmup --enable-metrics --sleep-on-idle --log-level warning "$@"
+      --skip-server-warmup --enable-metrics --sleep-on-idle --log-level warning --enable-fp32-lm-head "$@"
   ) > "$place/out.log" 2>&1 < /dev/null &
   echo $! > "$place/pid"
   local until=$((SECONDS + start_s))

@@ -20,7 +20,10 @@ BF16 = torch.bfloat16
 
 
 def by_sglang(state: dict[str, Tensor], shape, ids: Tensor) -> Tensor:
-    """The logits (T, V) of a row in bfloat16 tensors, as forward_native of SGLang's layers computes them."""
+    """The logits (T, V) of a row in bfloat16 tensors, as forward_native of SGLang's layers computes them.
+
+    With --enable-fp32-lm-head: what comes after the last norm is float32.
+    """
     w = {name.removeprefix("model."): t.to(BF16) for name, t in state.items()}
     heads, groups, e = shape.num_attention_heads, shape.num_key_value_heads, shape.head_dim
 
@@ -50,7 +53,7 @@ def by_sglang(state: dict[str, Tensor], shape, ids: Tensor) -> Tensor:
         gate, up = (F.linear(x, of[f"mlp.{n}_proj.weight"]) for n in ("gate", "up"))
         x = F.linear(F.silu(gate) * up, of["mlp.down_proj.weight"])
     x, _ = norm(x, w["norm.weight"], residual)
-    return F.linear(x, w["embed_tokens.weight"]).float()
+    return F.linear(x.float(), w["embed_tokens.weight"].float())
 
 
 def logits(model: CausalLM, ids: Tensor) -> Tensor:
@@ -68,7 +71,8 @@ def test_logits_are_those_of_bfloat16_arithmetic(model: CausalLM) -> None:
     wanted, wide = by_sglang(model.state_dict(), model.shape, ids), logits(model, ids)
     model.compute_as(BF16)
     found = logits(model, ids)
-    assert torch.equal(found, found.to(BF16).float())
+    hidden = model.forward_hidden(ids[None])
+    assert torch.equal(hidden, hidden.to(BF16).float())
     off, off_wide = ((t.log_softmax(-1) - wanted.log_softmax(-1)).abs() for t in (found, wide))
     assert off.mean() < off_wide.mean() / 4
     assert (off.mean(-1) < 0.02).float().mean() > 0.9  # a number that falls on the other side moves its row

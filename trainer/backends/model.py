@@ -290,5 +290,5 @@ class CausalLM(Part):
         return out
 
     def logits(self, x: Tensor) -> Tensor:
-        """(..., D) -> (..., V), unscaled."""
-        return self.rounded(F.linear(x, self.rounded(self.head_weight_VD)))
+        """(..., D) -> (..., V), unscaled; never rounded, as SGLang's are not under --enable-fp32-lm-head."""
+        return F.linear(x, self.rounded(self.head_weight_VD))
