@@ -1,7 +1,7 @@
 """The trainer's log-probabilities of tokens that a real SGLang sampled, against those it gave them.
 
 Both round to bfloat16 at the same places, and never the logits (--enable-fp32-lm-head): what is left is the
-order in which sums are added up, one token at a time or a row at once, where a number falls on the other side.
+order in which sums are added up, one token at a time or a row at once, as a number falls this way or that.
 """
 
 from __future__ import annotations

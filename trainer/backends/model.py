@@ -124,7 +124,7 @@ class Part(nn.Module):
     dtype: torch.dtype | None = None
 
     def rounded(self, x: Tensor) -> Tensor:
-        return x if self.dtype is None else _Rounded.apply(x, self.dtype)  # type: ignore[no-untyped-call,no-any-return]
+        return x if self.dtype is None else _Rounded.apply(x, self.dtype)
 
 
 class Linear(nn.Linear, Part):
