@@ -102,7 +102,7 @@ class EnginePool:
 
     Use it inside one event loop, with `close`.  Its state: some numbers an engine, the calls that run or
     wait, and where the last `affinities_max` executions went.  `capacities`: calls at once by URL; an
-    engine without one says itself how many it takes.
+    engine without one says itself how many it takes, and gets as many as come until it has.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from lake.engine_address import EngineAddress
 from tests.support import sglang
 from tests.support.engines import free_port
 
-SMALL = ("--max-total-tokens", "8192")
+SMALL = ("--max-total-tokens", "8192", "--mem-fraction-static", "0.7")
 MOVES = ("--disaggregation-transfer-backend", "mooncake_tcp")
 DECODE = (
     "--disaggregation-mode", "decode", *MOVES,
