@@ -6,16 +6,21 @@ import json
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from lake.layout import Run
 from schedulers.control import Fold
+from tests.support import sglang
 from tests.support.command import SHORT, check_whole, document, start
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 LIVE = 4
+Find = Callable[[int], int]
+"""The process to kill, by the pid of the engine's first process."""
 
 
 def pid(folder: Path, process: str, but: int = 0) -> int:
@@ -30,24 +35,50 @@ def pid(folder: Path, process: str, but: int = 0) -> int:
         time.sleep(0.05)
 
 
-def test_the_engine_killed_twice(tmp_path: Path) -> None:
+def itself(engine: int) -> int:
+    return engine
+
+
+def server(engine: int) -> int:
+    """SGLang's first process: the one whose children the others are."""
+    return psutil.Process(engine).children()[0].pid
+
+
+def scheduler(engine: int) -> int:
+    """SGLang's process that has the model."""
+    found = psutil.Process(engine).children(recursive=True)
+    return next(p.pid for p in found if "sglang::scheduler" in " ".join(p.cmdline()))
+
+
+@pytest.mark.parametrize(
+    ("settings", "kills"),
+    [
+        pytest.param({}, (itself, itself), id="embedded"),
+        pytest.param({"engine": "sglang"}, (scheduler, server), id="sglang", marks=pytest.mark.sglang),
+    ],
+)
+def test_the_engine_killed_twice(tmp_path: Path, settings: dict[str, str], kills: tuple[Find, Find]) -> None:
+    if settings:
+        sglang.set_up()
+        settings |= {"engine.python": str(sglang.VENV / "bin/python")}
+    said = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
     killed = 0
-    with start(("run", "demo", *SHORT, "--run", "runs/demo", "--json"), tmp_path) as run:
+    with start(("run", "demo", *SHORT, *said, "--run", "runs/demo", "--json"), tmp_path) as run:
         assert run.stdout
         assert run.stderr
-        for after in (0, 4):  # steps that are committed before it is killed, with executions under way
+        for after, find in zip((0, 4), kills, strict=True):  # steps that are committed before it is killed
             engine = pid(tmp_path, "engine", but=killed)
             fold = Fold(Run(tmp_path / "runs/demo").open_log())
             while len(fold.state.steps) < after or len(fold.state.live) < LIVE:
                 fold.follow(0.05)
                 assert run.poll() is None, run.stderr.read()
             fold.close()
-            os.kill(engine, signal.SIGKILL)
+            os.kill(find(engine), signal.SIGKILL)
             killed = engine
-        said, complaints = run.communicate()
+        out, complaints = run.communicate()
         assert run.returncode == 0, complaints
     assert complaints.count("engine was killed by SIGKILL") == 2
-    assert json.loads(said)["steps"] == 9
+    assert json.loads(out)["steps"] == 9
     check_whole(tmp_path, "runs/demo", 9)
     check_nothing_lost(tmp_path, "runs/demo")
     changes = document(
