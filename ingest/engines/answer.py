@@ -68,6 +68,7 @@ class Routing(NamedTuple):
 class _Finish(msgspec.Struct):
     type: Literal["stop", "length", "abort"]
     message: str | None = None
+    matched: int | str | None = None
 
 
 class _Span(msgspec.Struct):
@@ -89,6 +90,8 @@ class _Answer(msgspec.Struct):
     output_ids: list[int]
     meta_info: _Meta
 
+
+NOT_A_NUMBER = "NaN happened"  # SGLang's word, in the place of a stop string
 
 _answers = msgspec.json.Decoder(_Answer)
 
@@ -172,6 +175,8 @@ def read_answer(body: bytes, *, vocab_size: int | None, routing: Routing | None 
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise EngineRefused(f"the engine's answer does not decode: {error}") from error
     meta = answer.meta_info
+    if meta.finish_reason.matched == NOT_A_NUMBER:
+        raise EngineRefused("the engine computed what is no number, and put a stop token in its place")
     ids, logprobs = _pairs(answer, 2**31 if vocab_size is None else vocab_size)
     spans = _spans(meta, len(ids))
     version = version_of(meta.weight_version)

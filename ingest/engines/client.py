@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -28,7 +29,7 @@ from ingest.engines.figures import (
     read_loads,
     read_metrics,
 )
-from ingest.engines.model import Experts, model_facts
+from ingest.engines.model import Experts, WeightsFault, check_weights, model_facts
 from ingest.engines.request import generate_body
 from ingest.engines.transport import GENERATE, Transport
 
@@ -115,9 +116,6 @@ class EngineClient(Transport):
 
         `bootstrap`: where a prefill and a decode server of SGLang meet (ingest.engines.prefill_decode).
 
-        A stop token in the last permitted place finishes as `stop`, though SGLang says `length`: whoever
-        reads the answer wants to know whether it was cut.
-
         Raises EngineRefused for ids outside the vocabulary, a prompt that does not fit, an answer that
         cannot be trusted; EngineUnavailable where the engine is not reached or takes over `timeout_s` (it
         then sees the connection close, and aborts); ValueError for an id of another length than `new_rid`'s,
@@ -149,9 +147,7 @@ class EngineClient(Transport):
         body = generate_body(rid, input_ids, sampling, routing.start if routing else None, bootstrap)
         content = await self.send("POST", GENERATE, body, timeout_s=timeout_s, again=False)
         answer = read_answer(content, vocab_size=self.vocab_size, routing=routing)
-        stopped = len(answer.output_ids) and int(answer.output_ids[-1]) in stop_token_ids
-        finish = "stop" if stopped and answer.finish_reason == "length" else answer.finish_reason
-        return msgspec.structs.replace(answer, engine=self.url, finish_reason=finish)
+        return msgspec.structs.replace(answer, engine=self.url)
 
     async def _ask_model(self) -> None:
         """Learn what was not given; an engine that is away is asked at the next call."""
@@ -210,9 +206,16 @@ class EngineClient(Transport):
     ) -> None:
         """Serve the weights of a folder from now on.  Raises EngineRefused where they were not taken.
 
+        Where the folder lies here, files that are not whole, or of another shape than those served, are not
+        sent: SGLang dies of them.
         While calls stand still (`in_place`) give `flush_cache=False`: SGLang 0.5.23 else takes the weights,
         cannot flush, and says that it failed.
         """
+        served = (await self.model_info()).model_path
+        try:
+            await asyncio.to_thread(check_weights, Path(path), Path(served))
+        except WeightsFault as fault:
+            raise EngineRefused(f"{self.url} was not told of version {version}: {fault}") from fault
         place = "/update_weights_from_disk"
         body = {"model_path": path, "weight_version": str(version), "flush_cache": flush_cache}
         data = await self.send("POST", place, msgspec.json.encode(body), timeout_s=timeout_s, again=False)

@@ -24,6 +24,10 @@ class Experts:
     count: int
 
 
+class WeightsFault(ValueError):
+    """Weights that an engine must not be told to load: which, and why."""
+
+
 class ModelFacts(NamedTuple):
     """Each is None where the folder does not tell; `experts` as well where the model has none."""
 
@@ -53,3 +57,31 @@ def model_facts(folder: Path | str) -> ModelFacts:
     if layers and top_k and count and top_k <= count <= EXPERTS_MAX:
         experts = Experts(layers, top_k, count)
     return ModelFacts(_whole(config, "vocab_size"), experts)
+
+
+def _shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Of all tensors, out of the files' headers.  Raises WeightsFault for a file that is not whole."""
+    from safetensors import SafetensorError, safe_open
+
+    shapes: dict[str, tuple[int, ...]] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(file, "numpy") as tensors:
+                names = tensors.keys()
+                shapes |= {name: tuple(tensors.get_slice(name).get_shape()) for name in names}
+        except (SafetensorError, OSError) as error:
+            raise WeightsFault(f"{file} does not load: {error}") from error
+    return shapes
+
+
+def check_weights(folder: Path, served: Path) -> None:
+    """Weights in `folder` are whole, and of the shape that is served; nothing is known of folders elsewhere.
+
+    Raises WeightsFault.  SGLang 0.5.23 dies of others: what it calls rolling back is to load them again.
+    """
+    if not folder.is_dir() or not (new := _shapes(folder)):
+        return  # the engine says so itself
+    old = _shapes(served) if served.is_dir() else {}
+    if old and (differing := sorted(new.items() ^ old.items())):
+        name = differing[0][0]
+        raise WeightsFault(f"{folder}: {name} has shape {new.get(name)}, {old.get(name)} is served")

@@ -59,6 +59,7 @@ def test_28_a_span_of_unknown_version():
         ({"weight_versions": [{"version": "2", "start": 0, "end": 2}]}, "covers 2 of 3"),
         ({"weight_versions": [{"version": "2", "start": 1, "end": 3}]}, "after token 0"),
         ({"finish_reason": {"type": "exploded"}}, "does not decode"),
+        ({"finish_reason": {"type": "stop", "matched": "NaN happened"}}, "no number"),
         ({"finish_reason": "absent"}, "does not decode"),
     ],
 )

@@ -14,7 +14,6 @@ says what each does):
   token.
 - An update names its version, needs no pause, and is taken whole or not at all; SGLang waits for the calls
   that run unless it is paused.
-- A stop token in the last permitted place finishes as `stop`, not as `length`.
 - `sampling_seed` holds.
 - The queue is bounded.
 - No stop strings, no several answers to one prompt, no text: these are refused by name.
