@@ -14,7 +14,10 @@ from lake.terminal import console, json_option, run_argument, set_option, show_j
 
 @click.command("proxy")
 @run_argument
-@click.option("--engine", "engines", multiple=True, metavar="URL", help="SGLang; may be given again.")
+@click.option(
+    "--engine", "engines", multiple=True, metavar="URL",
+    help="SGLang, perhaps URL#capacity=8 (calls at once); may be given again.",
+)  # fmt: skip
 @click.option(
     "--model",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
@@ -43,7 +46,8 @@ def proxy_command(  # noqa: PLR0917  click gives them by name
 
     Makes the run's folder where there is none; goes on with live executions after a restart.  `headrace
     execution new` names an execution and prints its base URL and key, `headrace execution finish` ends and
-    scores it, `headrace ingest` beside it brings the log into the lake.  Ctrl-C stops it.
+    scores it, `headrace engines` takes engines away and back, `headrace ingest` beside it brings the log
+    into the lake.  Ctrl-C stops it.
 
     \b
     headrace proxy runs/mine --engine http://127.0.0.1:30000 --model models/qwen3
