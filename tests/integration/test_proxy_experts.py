@@ -13,13 +13,11 @@ from pathlib import Path
 from textwrap import dedent
 
 import msgspec
-import numpy as np
 import pyarrow.compute as pc
 import pytest
 from tokenizers import Tokenizer
 
 from ingest.engines.client import EngineClient
-from ingest.engines.model import Experts
 from ingest.proxy.__main__ import _experts
 from ingest.proxy.app import make_app
 from ingest.rederive import fresh_lake
@@ -33,18 +31,12 @@ from lake.query import open_lake
 from lake.rows import to_events
 from tests.integration.test_proxy_restart import launch
 from tests.support.driven_execution import user, whole
+from tests.support.routing import EXPERTS, routed
 from tests.support.running_proxy import LIMITS, running_proxy
 from tests.support.scripted_engine import Say, ScriptedEngine
 from tests.support.tiny_model import write_model_folder
 
-EXPERTS = Experts(layers=3, top_k=2, count=8)
 KEEPING = replace(LIMITS, experts=EXPERTS.count, log_wait_s_max=20.0)
-
-
-def routed(ids):
-    """What routers do with each token: a function of it and of all before it."""
-    read = np.cumsum(np.cumsum(np.array(ids, np.int64) + 1))[:-1, None, None]
-    return (read * np.arange(1, EXPERTS.layers + 1)[:, None] + np.arange(EXPERTS.top_k)) % EXPERTS.count
 
 
 @pytest.fixture(scope="module")

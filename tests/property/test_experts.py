@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from ingest.matching import Matcher
 from lake.events import EventError
 from lake.experts import ExpertsMissing, Piece, along, covered, pack, path_to, unpack
-
-LAYERS, TOP_K, NUMBER = 3, 2, 300
+from tests.support.routing import EXPERTS, routed
 
 
 @dataclass(frozen=True)
@@ -25,12 +24,6 @@ class Call:
     n_context: int
     n_output: int
     experts: str
-
-
-def routed(ids: np.ndarray) -> np.ndarray:
-    """What routers do with each token: a function of it and of all before it."""
-    read = np.cumsum(np.cumsum(ids.astype(np.int64) + 1))[:-1, None, None]
-    return (read * np.arange(1, LAYERS + 1)[:, None] + np.arange(TOP_K)) % NUMBER
 
 
 TOKENS = st.lists(st.integers(0, 1), max_size=6)
@@ -52,7 +45,7 @@ def test_pieces_put_together_are_the_whole(steps: list[tuple[int, int, list[int]
         start = covered(shared, None if parent is None else reach[parent])
         assert start <= shared
         rows = routed(whole)[start:]
-        piece = unpack(pack(start, rows, NUMBER)) if engine_tells and len(rows) else None
+        piece = unpack(pack(start, rows, EXPERTS.count)) if engine_tells and len(rows) else None
         calls.append(Call(call_id, parent, shared, len(prompt) - shared, len(output), ""))
         wholes.append(whole)
         pieces.append(piece)

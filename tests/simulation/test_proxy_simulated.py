@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
@@ -26,10 +26,13 @@ from ingest.proxy.parsing import parse
 from ingest.proxy.rendering import Renderer
 from ingest.rederive import derive_set, fresh_lake
 from lake import events as ev
+from lake.blobs import Blobs
 from lake.config import Admission
+from lake.experts import along, fetch, path_to
 from lake.log import LogUnavailable, now_us, open_log
 from lake.query import open_lake
 from tests.support.captured import whole
+from tests.support.routing import EXPERTS, routed
 from tests.support.running_proxy import read_events
 from tests.support.simulated_agents import Agent, Reply, World
 from tests.support.simulated_client import DIALECTS, Call, Said, value_of
@@ -55,6 +58,7 @@ class Past:
     engine: FailingEngine
     processes: list[int]  # those that were killed
     counts: dict[str, int]
+    experts: Blobs | None  # where routed experts were kept
 
 
 # ---------------------------------------------------------------------------------- a scenario
@@ -115,9 +119,11 @@ async def _scenario(seed: int, rng: Random, log, renderer: Renderer, pasts: list
     failing = FailingLog(log)
     engine = FailingEngine(rng, renderer)
     capacities = [rng.choice([1, 2, 100]) for _ in range(rng.choice([0, 1, 2, 3]))]
-    proxy = SimulatedProxy(failing, engine, renderer, _limits(rng), capacities)
+    limits = replace(_limits(rng), experts=EXPERTS.count * (seed % 2))
+    proxy = SimulatedProxy(failing, engine, renderer, limits, capacities)
     world = World(rng, proxy)
-    past = Past(seed, [f"s{seed}.{k}" for k in range(rng.randint(1, 3))], world.replies, engine, [], {})
+    names = [f"s{seed}.{k}" for k in range(rng.randint(1, 3))]
+    past = Past(seed, names, world.replies, engine, [], {}, failing.blobs if limits.experts else None)
     group = f"s{seed}"
     log.append(
         [ev.GroupDispatched(time_us=now_us(), group_id=group, task="{}", size=len(past.executions),
@@ -240,6 +246,18 @@ def _check_engine(record: Record, attempts, past: Past) -> None:
             assert tuple(attempt.ids + attempt.output) in recorded
 
 
+def _check_experts(record: Record, blobs: Blobs | None) -> None:
+    """A call that brought some has, with what came before it, the row of every token that it read."""
+    for call_id, call in record.by_id.items():
+        if call.experts:
+            assert blobs is not None
+            path = path_to(record.by_id.values(), call_id)
+            rows = along([(until, fetch(blobs, c.experts) if c.experts else None) for until, c in path])
+            assert (rows == routed(whole(record.by_id, call_id))).all()
+        else:
+            assert blobs is None or call.finish_reason == "abort" or call.role not in ev.TRAINED_ROLES
+
+
 def _check(pasts: list[Past], log, renderer: Renderer) -> None:
     calls, undelivered, tools = defaultdict(list), defaultdict(set), defaultdict(list)
     for event in read_events(log, "calls"):
@@ -258,6 +276,7 @@ def _check(pasts: list[Past], log, renderer: Renderer) -> None:
             try:
                 _check_execution(record, replies, past)
                 _check_engine(record, attempts, past)
+                _check_experts(record, past.experts)
             except BaseException as error:
                 error.add_note(f"scenario {past.seed}, execution {execution}")
                 raise

@@ -21,8 +21,10 @@ from ingest.proxy.calls import Limits
 from ingest.proxy.executions import Executions
 from ingest.proxy.rendering import Renderer
 from ingest.proxy.roles import Roles
+from lake.blobs import Blobs
 from lake.events import Event, VersionSpan
 from lake.log import Log, LogUnavailable
+from tests.support.routing import routed
 from tests.support.virtual_loop import PROCESS, VirtualLoop, of_process
 
 ROLES = Roles.load()
@@ -34,12 +36,24 @@ def group_of(execution: str) -> str:
     return execution.partition(".")[0]
 
 
+class FailingBlobs(Blobs):
+    """Blobs in memory, out of reach while their log is."""
+
+    def __init__(self, log: FailingLog) -> None:
+        super().__init__("memory://simulated-proxy")
+        self._log = log
+
+    def put(self, data: bytes) -> str:
+        self._log._reach()
+        return super().put(data)
+
+
 class FailingLog:
     """A log that is out of reach while `away`, for writers and readers."""
 
     def __init__(self, log: Log) -> None:
         self._log, self.away = log, False
-        self.blobs = log.blobs
+        self.blobs = FailingBlobs(self)
 
     def append(self, events: Sequence[Event]) -> Any:
         self._reach()
@@ -79,9 +93,9 @@ class FailingEngine:
         self._aborts: dict[str, asyncio.Event] = {}
 
     async def generate(
-        self, input_ids: Any, *, rid: str, affinity: str, new_tokens_max: int, **_: Any
+        self, input_ids: Any, *, rid: str, affinity: str, new_tokens_max: int, **asked: Any
     ) -> Generation:
-        rng = self._rng
+        rng, start = self._rng, asked.get("experts_start", 0)
         attempt = Attempt(affinity, input_ids.tolist(), PROCESS.get())
         self.attempts.append(attempt)
         fate = rng.choices(["answer", "lost", "abort"], [85, 8, 7])[0]
@@ -104,7 +118,10 @@ class FailingEngine:
         attempt.output, attempt.finish = output, finish
         at = rng.randint(0, len(output)) if self.version != begun else 0
         spans = [VersionSpan(begun, 0, at), VersionSpan(self.version, at, len(output))]
+        tells = asked.get("routed_experts") and (output or finish != "abort")  # not of one that only waited
         return Generation(
+            experts=routed(attempt.ids + output)[start:] if tells else None,
+            experts_start=start,
             output_ids=np.array(output, np.int32),
             output_logprobs=np.full(len(output), -0.5, np.float32),
             finish_reason=cast(Any, finish),
