@@ -81,7 +81,6 @@ def check_weights(folder: Path, served: Path) -> None:
     """
     if not folder.is_dir() or not (new := _shapes(folder)):
         return  # the engine says so itself
-    old = _shapes(served) if served.is_dir() else {}
-    if old and (differing := sorted(new.items() ^ old.items())):
-        name = differing[0][0]
-        raise WeightsFault(f"{folder}: {name} has shape {new.get(name)}, {old.get(name)} is served")
+    for name, shape in (_shapes(served) if served.is_dir() else {}).items():
+        if new.get(name) != shape:
+            raise WeightsFault(f"{folder}: {name} has shape {new.get(name)}, {shape} is served")

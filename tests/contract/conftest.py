@@ -30,16 +30,15 @@ def engine(request):
 @pytest.fixture
 async def client(engine):
     """Leaves the engine as it found it: idle, not paused, on the weights of `model`."""
-    client = EngineClient(engine.url, vocab_size=engine.vocab)
-    yield client
-    async with aiohttp.ClientSession(engine.url) as http:
-        await post(http, "/abort_request", {"abort_all": True})
-    await client.resume()
-    await busy(client, 0)
-    info = await client.model_info()
-    if info.model_path != str(engine.model):
-        await client.update_weights(str(engine.model), (info.version or 0) + 1)
-    await client.close()
+    async with EngineClient(engine.url, vocab_size=engine.vocab) as client:
+        yield client
+        async with aiohttp.ClientSession(engine.url) as http:
+            await post(http, "/abort_request", {"abort_all": True})
+        await client.resume()
+        await busy(client, 0)
+        info = await client.model_info()
+        if info.model_path != str(engine.model):
+            await client.update_weights(str(engine.model), (info.version or 0) + 1)
 
 
 @pytest.fixture
