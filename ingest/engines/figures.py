@@ -45,6 +45,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     weight_version: str | None = None
     vocab_size: int | None = None
     context_length: int | None = None
+    disaggregation_mode: str | None = None  # of SGLang, now: prefill, decode; null where it does both
 
     @property
     def version(self) -> int | None:
@@ -61,7 +62,6 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
     context_length: int | None = None
     enable_return_routed_experts: bool = False
     enable_metrics: bool = False
-    disaggregation_mode: str | None = None  # prefill, decode; null: it does both
     disaggregation_bootstrap_port: int | None = None
 
 

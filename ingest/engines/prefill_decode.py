@@ -4,10 +4,12 @@
          -> decode:  waits for them, samples                              <-+ -> answer
 
 Both get the same body, which names where they meet.  Several decode servers share a prefill server, so an
-execution that moves from one to another has its prefix still: nothing is computed twice.  Where one of the
-two fails, the other is told to abort, and the call has failed as a whole.
+execution that moves from one to another finds its prompts there still; only what was sampled since is
+computed again, moved or not.  Where one of the two fails, the other is told to abort, and the call has
+failed as a whole; a call that has its keys and values outlives the prefill server.
 
-Their `--disaggregation-mode` is `prefill` and `decode`; the port where they meet is the prefill server's
+Their `--disaggregation-mode` is `prefill` and `decode` (`/model_info` tells that of now, `/server_info` that
+of the start: `/pd_role_switch` changes it, and drops what was held).  They meet at the prefill server's
 `--disaggregation-bootstrap-port`, which it tells.  Routed experts are not kept: each has seen a part only.
 """
 
@@ -90,16 +92,16 @@ class PrefillDecode:
         """Where the two meet.  Raises EngineUnavailable, EngineRefused for servers of other modes."""
         if self._place is None:
             for client, mode in ((self.prefill, "prefill"), (self.decode, "decode")):
-                said = await client.server_info()
-                if said.disaggregation_mode != mode:
+                said = (await client.model_info()).disaggregation_mode
+                if said != mode:
                     raise EngineRefused(
-                        f"{client.url} has the disaggregation mode {said.disaggregation_mode or 'null'}, "
-                        f"{mode} is needed; start SGLang with --disaggregation-mode {mode}"
+                        f"{client.url} has the disaggregation mode {said or 'null'}, {mode} is needed; start "
+                        f"SGLang with --disaggregation-mode {mode}, or switch its role (/pd_role_switch)"
                     )
-                if mode == "prefill":
-                    port = said.disaggregation_bootstrap_port
-            host = urlsplit(self.prefill.url).hostname
-            self._place = {"bootstrap_host": host, "bootstrap_port": port}
+            self._place = {
+                "bootstrap_host": urlsplit(self.prefill.url).hostname,
+                "bootstrap_port": (await self.prefill.server_info()).disaggregation_bootstrap_port,
+            }
         return self._place
 
     async def abort(self, rid: str) -> None:
