@@ -11,6 +11,7 @@ RUN/checkpoints/     weights and optimizer after a step
 RUN/replays/NAME     replays
 RUN/tasks.jsonl      the tasks, one a group
 RUN/workspaces/E/    what a harness that is a command line had and left (ingest.rollouts.commanded)
+RUN/publishing.json  which engines the trainer paused, and has not continued (trainer.publication)
 RUN/output/P.log     what the processes printed
 RUN/targets-P.json   where Prometheus finds the metrics of the processes P
 """

@@ -317,6 +317,14 @@ def test_an_engine_that_never_comes_back_is_named(tmp_path, models, monkeypatch)
 
 
 @of_embedded
+def test_an_engine_that_mooncake_cannot_write_into_is_refused_by_name(stage):
+    before, version = stage.engines[0].checksums(), stage.engines[0].version()
+    with pytest.raises(PublishError, match=r"does not say where its tensors lie|package does not load"):
+        stage.publish(stage.publisher("mooncake"), stage.start + 1)
+    untouched(stage, before, version)
+
+
+@of_embedded
 def test_what_no_group_can_bring_is_refused_by_name(engine):
     e = Engine(engine.url, 30.0)
     for path, body, words in (

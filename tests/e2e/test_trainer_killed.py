@@ -16,6 +16,7 @@ POINTS = (
     "trainer.during-checkpoint:1",
     "trainer.after-checkpoint:1",
     "trainer.after-commit:1",
+    "trainer.while-paused:1",
     "trainer.during-publication:1",
 )
 

@@ -145,15 +145,13 @@ class Publisher:
         """What an engine serves and how it stands; it may just be starting."""
         info = engine.wait()
         serves = str(info["weight_version"])
-        folders = [Path(str(info["model_path"]))]
-        if serves.isdigit():
-            folders.insert(0, self._run.weights(int(serves)))  # what came by a group has no path of its own
-        old = next((f for f in folders if f.is_dir()), None)
+        # what came by a group has no path: `model_path` is then of something before
+        old = self._run.weights(int(serves)) if serves.isdigit() else Path(str(info["model_path"]))
         theirs = engine.url not in self._note.paused and engine.paused()
         return Target(
             engine,
             serves,
-            old,
+            old if old.is_dir() else None,
             dtype=getattr(torch, engine.traits().dtype),
             theirs=theirs,
             torn=engine.url in self._note.torn,

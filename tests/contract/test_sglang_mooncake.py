@@ -1,0 +1,76 @@
+"""Weights written by Mooncake's Transfer Engine into a real SGLang, over TCP.
+
+The server must have registered its tensors: started with MOONCAKE_PROTOCOL=tcp in its environment and
+`--remote-instance-weight-loader-start-seed-via-transfer-engine`, on a CPU with one edit: SGLang 0.5.23 asks
+CUDA alone where tensors lie (`register_memory_region` of srt/model_loader takes its version 1 then).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.publishing import Stage, long_call
+from trainer.publication import PublishError
+from trainer.publication.engine import Engine, EngineRefused
+from trainer.publication.mooncake import Mooncake
+
+pytestmark = pytest.mark.sglang
+pytest.importorskip("mooncake.engine")
+
+
+@pytest.fixture
+def stage(sglang_server, tmp_path) -> Iterator[Stage]:
+    """Leaves the engine as it found it."""
+    engine = Engine(sglang_server.url, 60.0)
+    try:
+        engine.get("/get_remote_instance_transfer_engine_info?rank=0")
+    except EngineRefused:
+        pytest.skip("this server was started without a Transfer Engine")
+    models = (sglang_server.model, sglang_server.model_2)
+    stage = Stage(tmp_path / "run", models, [sglang_server.url])
+    shutil.copytree(sglang_server.model, stage.run.weights(stage.start))
+    yield stage
+    engine.post("/abort_request", {"abort_all": True})
+    engine.load(sglang_server.model, str(int(engine.version()) + 1), flush=False)
+    engine.resume()
+    engine.flush()
+    stage.close()
+
+
+@pytest.mark.parametrize("pause", ["retract", "in_place"])
+def test_three_publications_show_in_the_spans_of_a_call(stage, pause):
+    publisher, served = stage.publisher("mooncake", pause=pause), stage.engines[0].version()
+    versions = [stage.start + k for k in (1, 2, 3)]
+    with long_call(stage.engines[0]) as answer:
+        for version in versions:
+            stage.publish(publisher, version)
+    spans = answer["meta_info"]["weight_versions"]
+    assert [s["version"] for s in spans] == [served, *map(str, versions)]
+    assert [s["start"] for s in spans] == [0, *(s["end"] for s in spans[:-1])]
+    assert spans[-1]["end"] == len(answer["output_ids"])
+    assert [(e.policy_version, e.transport) for e in stage.published()] == [(v, "mooncake") for v in versions]
+
+
+class Breaking(Mooncake):
+    """Loses its connection after some tensors."""
+
+    left = 5
+
+    def _write(self, url, remote, name, data):
+        self.left -= 1
+        if not self.left:
+            remote.session = "127.0.0.1:1"
+        super()._write(url, remote, name, data)
+
+
+def test_a_transfer_that_breaks_half_way_is_taken_back(stage):
+    before, version = stage.engines[0].checksums(), stage.engines[0].version()
+    with pytest.raises(PublishError, match=rf"did not reach 127\.0\.0\.1:1.*serves version {version} again"):
+        stage.publish(stage.publisher(own=Breaking()), stage.start + 1)
+    assert stage.engines[0].checksums() == before
+    assert stage.engines[0].version() == version
+    assert not stage.engines[0].paused()
+    stage.publish(stage.publisher("mooncake"), stage.start + 1)
