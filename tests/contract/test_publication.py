@@ -25,6 +25,7 @@ from trainer.publication.disk import Disk
 from trainer.publication.engine import Engine
 from trainer.publication.folder import Folder
 from trainer.publication.group import Group
+from trainer.publication.store import fetch
 
 TOLERANCE = {"embedded": 1e-3, "sglang": 0.1}
 LARGEST = {
@@ -314,6 +315,14 @@ def test_an_engine_that_never_comes_back_is_named(tmp_path, models, monkeypatch)
         stage.publish(stage.publisher(), 1)
     assert stage.published() == []
     stage.close()
+
+
+@of_embedded
+def test_a_version_goes_to_the_store_as_well(stage, tmp_path):
+    version = stage.start + 1
+    stage.publish(stage.publisher("disk", store=str(tmp_path / "store")), version)
+    found = fetch(str(tmp_path / "store"), version, tmp_path / "here")
+    assert found.digest == Folder(tmp_path / "here").digest() == stage.published()[0].digest
 
 
 @of_embedded

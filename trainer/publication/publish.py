@@ -119,8 +119,9 @@ class Publisher:
         for target in todo:
             if target.old is not None:
                 folder.check_like(Folder(target.old))
-        at_once(todo, lambda t: self._get_ready(t, folder))
-        self._replace(todo, folder, version)
+        if todo:
+            at_once(todo, lambda t: self._get_ready(t, folder))
+            self._replace(todo, folder, version)
         self._continue(targets)
         took_us = int(1e6 * (time.monotonic() - began))
         worst = self._read_back(targets, version, score)
