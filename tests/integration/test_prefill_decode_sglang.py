@@ -13,6 +13,7 @@ from ingest.engines.client import EngineClient, new_rid
 from ingest.engines.connecting import connect
 from ingest.engines.prefill_decode import PrefillDecode
 from tests.support.prefill_decode import prefill_and
+from tests.support.sglang import CALLS_MAX
 
 pytestmark = [pytest.mark.sglang, pytest.mark.slow]
 VOCAB, PROMPT = 388, 96
@@ -49,7 +50,7 @@ async def test_two_servers_say_what_one_says_and_keep_the_prefix(cell, sglang_se
             np.testing.assert_allclose(one.output_logprobs, two.output_logprobs, atol=1e-3)
             assert (two.finish_reason, two.engine) == ("length", cell.url)
     assert (await ask(cell, words(0))).cached_tokens == PROMPT - 1
-    assert (await cell.standing(), (await cell.loads())[0].running_max) == ("ready", 8)
+    assert (await cell.standing(), (await cell.loads())[0].running_max) == ("ready", CALLS_MAX)
 
 
 async def test_an_abort_ends_both_whenever_it_comes(cell):
