@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from lake.config import Config, ConfigError
+from lake.processes import free_port
 
 MODULE = "sglang.launch_server"
 INSTALLED = (
@@ -30,6 +31,9 @@ is given so many more than `engine.context_tokens`, and no position lies beyond 
 
 PREFIXES_PER_CALL = 2
 """Keys and values of so many whole contexts a running call: its own, and one that may be asked for again."""
+
+REGISTER = "--remote-instance-weight-loader-start-seed-via-transfer-engine"
+"""Lets Mooncake's Transfer Engine write into its tensors (trainer.publication.mooncake)."""
 
 READY_S_MAX = 1200.0
 """From its start until it takes calls.  A large model is read from disk, kernels are compiled and CUDA graphs
@@ -85,8 +89,11 @@ def arguments(config: Config, model: Path, version: int, port: int) -> tuple[str
         words += [
             *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
             *("--disable-overlap-schedule", "--page-size", "1", "--skip-server-warmup"),
+            "--sleep-on-idle",  # else it spins on a core that others could use
             *("--mem-fraction-static", MEMORY_SHARE, "--max-total-tokens", str(tokens)),
         ]
+    if config.publication.transport == "mooncake":
+        words += [REGISTER, "--engine-info-bootstrap-port", str(free_port())]
     if config.proxy.routed_experts:
         words.append("--enable-return-routed-experts")
     return (*words, *e.options)
@@ -104,6 +111,8 @@ def environment(config: Config, model: Path) -> dict[str, str]:
         raise ConfigError(f"engine.context_tokens is {wanted}, above the model's {most} ({model})")
     if wanted + CONTEXT_KEPT > most:
         told["SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"] = "1"
+    if config.publication.transport == "mooncake":
+        told |= {"MOONCAKE_PROTOCOL": "tcp", "MC_FORCE_TCP": "1"}
     if device(config) == "cpu":
         told |= {"SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": str(config.engine.threads)}
     return told

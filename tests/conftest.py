@@ -11,6 +11,7 @@ import pytest
 from xdist.scheduler import LoadFileScheduling
 
 from tests.support import kafka, sglang
+from tests.support.engines import free_port
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +45,8 @@ def sglang_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sglang.S
     if named:
         yield sglang.named(named)
         return
-    with sglang.running(tmp_path_factory.mktemp("sglang")) as server:
+    mooncake = (sglang.MOONCAKE, "--engine-info-bootstrap-port", str(free_port()))
+    with sglang.running(tmp_path_factory.mktemp("sglang"), *mooncake) as server:
         yield server
 
 

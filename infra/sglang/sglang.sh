@@ -72,6 +72,9 @@ setup() {
   # Routed experts: a host's buffer is registered with CUDA, which here nothing reads it through.
   sed -i '/^    if pin_memory:$/{N;/_cuda_host_register/s/:/ and torch.cuda.is_available():/}' \
     "$packages/sglang/srt/mem_cache/pool_host/common.py"
+  # Mooncake writes weights where they lie: on a CPU it cannot ask CUDA where that is.
+  sed -i 's/if importlib.util.find_spec("torch") is None:$/if not __import__("torch").cuda.is_available():/' \
+    "$packages/sglang/srt/model_loader/remote_instance_weight_loader_utils.py"
   echo "$now" > "$mark"
 }
 
@@ -85,7 +88,7 @@ start() {
   mkdir -p "$place"
   (
     export SGLANG_USE_CPU_ENGINE=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
-    export OMP_NUM_THREADS=${SGLANG_THREADS:-1}
+    export OMP_NUM_THREADS=${SGLANG_THREADS:-1} MOONCAKE_PROTOCOL=tcp MC_FORCE_TCP=1
     cd "$place" && exec setsid "$venv/bin/python" -W ignore -m sglang.launch_server \
       --model-path "$model" --host 127.0.0.1 --port "$port" --device cpu --dtype bfloat16 \
       --attention-backend torch_native --sampling-backend pytorch --disable-overlap-schedule --page-size 1 \

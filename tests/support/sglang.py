@@ -49,6 +49,7 @@ class Server:
         self.control("start", str(self.model), *STANDARD, *options)
 
 
+MOONCAKE = "--remote-instance-weight-loader-start-seed-via-transfer-engine"
 STANDARD = ("--context-length", str(CONTEXT), "--max-running-requests", str(CALLS_MAX))
 
 
