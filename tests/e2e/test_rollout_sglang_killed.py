@@ -1,4 +1,4 @@
-"""A rollout on somebody's SGLang that is killed with calls in flight and started again: one slow call each."""
+"""A rollout on an SGLang that is killed with calls in flight and started again: one slow call each."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_an_engine_that_somebody_else_kills_and_starts(tmp_path: Path, sglang_se
         assert rollout.returncode == 0, complaints
     said = json.loads(out)
     assert (said["ready"], said["executions"]) == (GROUPS, {"completed": GROUPS * SIZE})
-    assert (said["calls"], said["sampled"]) == (GROUPS * SIZE * CALLS, GROUPS * SIZE * CALLS * TOKENS)
+    assert said["calls"] == GROUPS * SIZE * CALLS
     (calls,) = document(
         "sql", "runs/mine", "select count(distinct (execution_id, call_id)) n from event_calls",
         folder=tmp_path,
