@@ -16,7 +16,7 @@ import pytest
 from tests.support.engines import free_port
 from tests.support.random_model import make_tiny_model
 
-_NAMED = re.compile(r"(^|/)test_\w*sglang\w*\.py::|\[([^\]]*-)?sglang[-\]]")
+_NAMED = re.compile(r"(^|/)test_\w*sglang\w*\.py::|\[sglang[-\]]|-sglang\]")
 
 FOLDER = Path(__file__).parents[2] / "infra" / "sglang"
 SCRIPT = FOLDER / "sglang.sh"
