@@ -58,7 +58,7 @@ class Rollout(Section, kw_only=True, frozen=True):
     exit_codes: tuple[int, ...] = (0,)  # of a harness that came to its end; any other is a crash
     output_bytes_max: int = 16 << 20  # kept of what one execution prints
     stop_s: float = 5.0  # from SIGTERM to SIGKILL
-    engines: tuple[str, ...] = ()  # of `headrace rollout` (lake.engine_address); none: the embedded one
+    engines: tuple[str, ...] = ()  # started by others (lake.engine_address); none: one of our own
 
     def __post_init__(self) -> None:
         _need(self.groups_per_step >= 1, f"rollout.groups_per_step is {self.groups_per_step}, at least 1")

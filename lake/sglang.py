@@ -22,8 +22,9 @@ INSTALLED = (
 
 GPU = Path("/dev/nvidiactl")
 
-MEMORY_SHARE = "0.2"
-"""Of the machine's memory, at most, for weights, keys and values: the trainer has the same machine."""
+MEMORY_SHARE = "0.7"
+"""Of the machine's memory, at most, for everything in it; a server whose neighbours took more while it starts
+gives up.  What it takes itself is bounded by --max-total-tokens."""
 
 CONTEXT_KEPT = 6
 """Tokens of its context that a server (0.5.23) takes no prompt into, and an answer into four of them only: it

@@ -1,6 +1,6 @@
 """The controller of a run: folds the log, dispatches at boundaries, watches the processes.
 
-    worker, engine, proxy, trainer, runner        (started in this order, stopped backwards)
+    worker, (engine), proxy, trainer, runner      (started in this order, stopped backwards)
 
 The controller keeps no state of its own: killed and started again it folds the same log and takes
 the same next decision.  An engine that dies is started again (schedulers.engine), calls wait for it at
@@ -16,6 +16,7 @@ from pathlib import Path
 from lake import run_processes
 from lake.beginning import announce, open_folder
 from lake.config import Config
+from lake.engine_address import EngineAddress, parse_engine
 from lake.events import Event, GroupDispatched, ScheduleDecided
 from lake.follow import Follower
 from lake.holding import only_one
@@ -84,20 +85,24 @@ class Controller:
         prepare.first_policy(self._run, self._config, self._say)
         version = max(0, self.state.published_version)
         proxy_port = free_port()
-        self._engine = RunEngine(self._run, self._config, version, free_port())
-        engine, proxy = self._engine.url, f"http://127.0.0.1:{proxy_port}"
+        proxy = f"http://127.0.0.1:{proxy_port}"
+        engines = [parse_engine(said) for said in self._config.rollout.engines]
+        if not engines:
+            self._engine = RunEngine(self._run, self._config, version, free_port())
+            engines = [EngineAddress(self._engine.url)]
         for worker in run_processes.workers(self._run, self._config):
             self._start(worker)
-        waited = [
-            self._start(self._engine.process),
-            self._start(run_processes.proxy(self._run, [engine], proxy_port)),
-        ]
-        arguments = ("trainer", "--run", str(self._run.path), "--engine", engine)
+        waited = [self._start(self._engine.process)] if self._engine else []
+        said = [str(engine) for engine in engines]
+        waited.append(self._start(run_processes.proxy(self._run, said, proxy_port)))
+        servers = dict.fromkeys(url for engine in engines for url in engine.servers)
+        arguments = ["trainer", "--run", str(self._run.path)]
+        arguments += [word for url in servers for word in ("--engine", url)]
         self._trainer = self._start(Process("trainer", arguments, self._run.output("trainer")))
         for process in waited:
             self._processes.wait_ready(process)
         self._start(run_processes.runner(self._run, proxy))
-        self._addresses = {"engine": engine, "proxy": proxy}
+        self._addresses = {"engine": engines[0].url, "proxy": proxy}
         self._tell_addresses()
         write_targets(self._run.path, "proxy", [f"127.0.0.1:{proxy_port}"])
 

@@ -92,7 +92,7 @@ start() {
     cd "$place" && exec setsid "$venv/bin/python" -W ignore -m sglang.launch_server \
       --model-path "$model" --host 127.0.0.1 --port "$port" --device cpu --dtype bfloat16 \
       --attention-backend torch_native --sampling-backend pytorch --disable-overlap-schedule --page-size 1 \
-      --mem-fraction-static 0.2 --max-total-tokens 32768 --max-running-requests 16 --context-length 4096 \
+      --mem-fraction-static 0.7 --max-total-tokens 32768 --max-running-requests 16 --context-length 4096 \
       --skip-server-warmup --enable-metrics --sleep-on-idle --log-level warning --enable-fp32-lm-head "$@"
   ) > "$place/out.log" 2>&1 < /dev/null &
   echo $! > "$place/pid"

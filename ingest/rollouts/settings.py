@@ -20,6 +20,7 @@ from lake.config import Config, ConfigError, Rollout, override
 from lake.engine_address import parse_engine
 from lake.layout import Run
 from lake.processes import ask
+from lake.sglang import CONTEXT_KEPT
 
 CONTEXT_TOKENS = 32_768
 """Where a model's config.json does not say."""
@@ -56,17 +57,20 @@ def model_info(engine: str) -> dict[str, Any]:
     return [_info(url, engine) for url in parse_engine(engine).servers][-1]
 
 
-def _info(url: str, engine: str) -> dict[str, Any]:
+def _ask(url: str, path: str) -> dict[str, Any]:
     key = engine_key()
     headers = {"Authorization": f"Bearer {key}"} if key else {}
+    found = json.loads(ask(urllib.request.Request(url + path, headers=headers), ENGINE_S))
+    return found if isinstance(found, dict) else {}
+
+
+def _info(url: str, engine: str) -> dict[str, Any]:
     try:
-        request = urllib.request.Request(f"{url}/model_info", headers=headers)
-        found = json.loads(ask(request, ENGINE_S))
+        return _ask(url, "/model_info")
     except (urllib.error.URLError, OSError, ValueError) as error:
         raise EngineAway(
             f"--engine {engine}: {getattr(error, 'reason', error)}; see that it is up and reached from here"
         ) from error
-    return found if isinstance(found, dict) else {}
 
 
 def model_folder(model: Path | None, engines: Sequence[str]) -> Path:
@@ -88,20 +92,36 @@ def model_folder(model: Path | None, engines: Sequence[str]) -> Path:
     return model.absolute()
 
 
-def context_tokens(folder: Path, *, embedded: bool) -> int:
-    """What prompt and output may have together."""
+def _served_context(engine: str, model_tokens: int) -> int:
+    """What prompt and output may have together at an engine, the least of its servers'."""
+    least = model_tokens
+    for url in parse_engine(engine).servers:
+        try:
+            said = _ask(url, "/server_info")
+        except (urllib.error.URLError, OSError, ValueError):
+            continue  # nobody is asked to have it: the engine itself refuses what does not fit
+        tokens = said.get("context_length")
+        tokens = tokens if isinstance(tokens, int) else model_tokens
+        kept = CONTEXT_KEPT if "disaggregation_mode" in said else 0  # SGLang
+        least = min(least, tokens - kept)
+    return least
+
+
+def context_tokens(folder: Path, *, embedded: bool, engines: Sequence[str] = ()) -> int:
+    """What prompt and output may have together, by the model and by the engines that are named."""
     try:
         said = json.loads((folder / "config.json").read_text())
     except ValueError as error:
         raise ConfigError(f"{folder / 'config.json'} is not JSON: {error}") from error
     found = said.get("max_position_embeddings") or said.get("text_config", {}).get("max_position_embeddings")
     tokens = found if isinstance(found, int) and found > 1 else CONTEXT_TOKENS
-    return min(tokens, EMBEDDED_CONTEXT_TOKENS_MAX) if embedded else tokens
+    tokens = min(tokens, EMBEDDED_CONTEXT_TOKENS_MAX) if embedded else tokens
+    return min([tokens, *(_served_context(engine, tokens) for engine in engines)])
 
 
-def _start(folder: Path, *, embedded: bool) -> Config:
+def _start(folder: Path, engines: Sequence[str]) -> Config:
     """The configuration for a model, before what the command was given."""
-    tokens = context_tokens(folder, embedded=embedded)
+    tokens = context_tokens(folder, embedded=not engines, engines=engines)
     return msgspec.structs.replace(
         BEGINS,
         name=folder.name or "policy",
@@ -139,7 +159,7 @@ def begin(given: Given) -> Config:
     Raises ConfigError, EngineAway.
     """
     folder = model_folder(given.model, given.engines)
-    config = apply(_start(folder, embedded=not given.engines), msgspec.structs.replace(given, model=folder))
+    config = apply(_start(folder, given.engines), msgspec.structs.replace(given, model=folder))
     calls = min(config.engine.concurrent_calls, 2 * config.rollout.concurrent_executions)
     return msgspec.structs.replace(
         config, engine=msgspec.structs.replace(config.engine, concurrent_calls=calls)

@@ -1,7 +1,8 @@
 -- Question: How did each policy version reach the engines, and what ran meanwhile?
--- One row a published version. `took_s` is from the first request to an engine until it served; `readback`
--- the largest difference of its log-probability of the probe from the trainer's. `calls` sampled with the
--- version at all; `straddling` began under an older one. Null is what the publication did not say.
+-- One row a published version. `took_s` is from the first request to an engine until it served, with the time
+-- that the trainer waited for one that was away; `readback` the largest difference of its log-probability of
+-- the probe from the trainer's. `calls` sampled with the version at all; `straddling` began under an older
+-- one. Null is what the publication did not say.
 -- Then: a readback that grows says that engine and trainer differ; where most calls straddle, executions wait
 -- for weights.
 -- Empty: no policy version has been published.

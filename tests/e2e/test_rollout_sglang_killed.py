@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from ingest.engines.client import EngineClient
+from lake.layout import Run
+from lake.sglang import CONTEXT_KEPT
 from tests.support.command import document, start
 from tests.support.sglang import CONTEXT, Server
 from tests.support.tiny_model import TEMPLATE
@@ -47,7 +49,7 @@ def test_an_engine_that_somebody_else_kills_and_starts(tmp_path: Path, sglang_se
     options = (
         *("--model", "model", "--engine", sglang_server.url, "--tasks", "tasks.jsonl"),
         *("--harness", f"{sys.executable} {{here}}/agent.py", "--scorer", "echo 1"),
-        *("--group-size", str(SIZE), "--set", f"context_tokens={CONTEXT}"),
+        *("--group-size", str(SIZE)),
     )
     with start(("rollout", "runs/mine", *options, "--json"), tmp_path) as rollout:
         asyncio.run(calls_run(sglang_server.url, 4))
@@ -64,3 +66,4 @@ def test_an_engine_that_somebody_else_kills_and_starts(tmp_path: Path, sglang_se
     )  # fmt: skip
     assert calls["n"] == GROUPS * SIZE * CALLS
     assert document("audit", "runs/mine", folder=tmp_path)["rows"] == {}
+    assert Run(tmp_path / "runs/mine").config().engine.context_tokens == CONTEXT - CONTEXT_KEPT

@@ -83,7 +83,7 @@ async def test_where_one_dies_the_call_fails_at_once_and_goes_on_when_it_is_back
     one = servers[1][place]
     call = asyncio.create_task(ask(cell, words(7), 1500, temperature=1.0))
     await asyncio.sleep(1.0)
-    one.server.control("kill")
+    one.control("kill")
     began = time.monotonic()
     if place:
         with pytest.raises(EngineUnavailable):
@@ -94,6 +94,6 @@ async def test_where_one_dies_the_call_fails_at_once_and_goes_on_when_it_is_back
         await ask(cell, words(8))
     assert time.monotonic() - began < 100  # no time-out of SGLang's is waited for: they are of 300 s
     assert await cell.standing() == "silent"
-    one.again()
+    one.start()
     assert await cell.standing() == "ready"
     assert (await ask(cell, words(8))).finish_reason == "length"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 from lake.engine_address import EngineAddress
 from tests.support import sglang
@@ -24,28 +23,15 @@ def prefill_options() -> tuple[str, ...]:
     return "--disaggregation-mode", "prefill", *MOVES, "--disaggregation-bootstrap-port", str(free_port())
 
 
-class Started(NamedTuple):
-    """A server, and what it was started with."""
-
-    server: sglang.Server
-    options: tuple[str, ...]
-
-    def again(self) -> None:
-        """Start it after `server.control("kill")`."""
-        self.server.start(*self.options)
-
-
 @contextmanager
 def prefill_and(
     decode: int, folder: Path, model: Path | None = None
-) -> Iterator[tuple[list[EngineAddress], list[Started]]]:
+) -> Iterator[tuple[list[EngineAddress], list[sglang.Server]]]:
     """The addresses of so many decode servers with one prefill server, and all servers, that one first."""
     with ExitStack() as stack:
-        started: list[Started] = []
+        started: list[sglang.Server] = []
         for k, mode in enumerate((prefill_options(), *[DECODE] * decode)):
-            made = model or (started[0].server.model if started else None)
-            options = (*SMALL, *mode)
-            running = sglang.running(folder / str(k), *options, model=made)
-            started.append(Started(stack.enter_context(running), options))
-        first = started[0].server.url
-        yield [EngineAddress(s.server.url, prefill=first) for s in started[1:]], started
+            made = model or (started[0].model if started else None)
+            running = sglang.running(folder / str(k), *SMALL, *mode, model=made)
+            started.append(stack.enter_context(running))
+        yield [EngineAddress(s.url, prefill=started[0].url) for s in started[1:]], started

@@ -38,15 +38,16 @@ class Server:
     model: Path
     model_2: Path
     environment: dict[str, str] | None = None
+    options: tuple[str, ...] = ()  # of its start
 
     def control(self, *arguments: str) -> str:
         """What sglang.sh prints; fails the test with it where sglang.sh fails."""
         assert self.environment is not None, "this server is not ours to control"
         return _script(*arguments, environment=self.environment)
 
-    def start(self, *options: str) -> None:
-        """Serve `model` again, after `control("kill")` or `control("stop")`."""
-        self.control("start", str(self.model), *STANDARD, *options)
+    def start(self) -> None:
+        """Serve `model`, for the first time or after `control("kill")` or `control("stop")`."""
+        self.control("start", str(self.model), *STANDARD, *self.options)
 
 
 MOONCAKE = "--remote-instance-weight-loader-start-seed-via-transfer-engine"
@@ -96,8 +97,8 @@ def running(folder: Path, *options: str, model: Path | None = None) -> Iterator[
         "SGLANG_START_S": "600",  # of a machine with other work
     }
     first, second = made or [model, model]
-    server = Server(f"http://127.0.0.1:{port}", first, second, environment)
-    server.start(*options)
+    server = Server(f"http://127.0.0.1:{port}", first, second, environment, options)
+    server.start()
     try:
         yield server
     finally:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,6 +15,7 @@ import pytest
 from ingest.rollouts.settings import Given, begin, check, context_tokens, go_on
 from lake.config import Config, ConfigError
 from lake.layout import Run
+from lake.sglang import CONTEXT_KEPT
 from tests.support.tiny_model import write_model_folder
 
 
@@ -52,6 +57,51 @@ def test_a_new_rollout_takes_its_limits_from_the_model(folder: Path) -> None:
         json.dumps({"text_config": {"max_position_embeddings": 262144}})
     )
     assert context_tokens(folder / "my-model", embedded=False) == 262144
+
+
+@pytest.fixture
+def serving() -> Iterator[Callable[[dict[str, Any]], str]]:
+    """An engine that says so of itself at /server_info; its URL."""
+    servers: list[ThreadingHTTPServer] = []
+
+    def serve(said: dict[str, Any]) -> str:
+        class Answer(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(200 if self.path == "/server_info" and said else 404)
+                self.end_headers()
+                self.wfile.write(json.dumps(said).encode())
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        servers.append(ThreadingHTTPServer(("127.0.0.1", 0), Answer))
+        threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{servers[-1].server_port}"
+
+    yield serve
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("said", "tokens"),
+    [
+        ({}, 32768),  # an engine without the path: what the model says
+        ({"context_length": 4096}, 4096),
+        ({"context_length": 4096, "disaggregation_mode": "null"}, 4096 - CONTEXT_KEPT),
+        ({"context_length": None, "disaggregation_mode": "null"}, 32768 - CONTEXT_KEPT),
+        ({"context_length": 10**6}, 32768),
+    ],
+)
+def test_a_prompt_may_be_as_long_as_engine_and_model_take(
+    folder: Path, serving: Callable[[dict[str, Any]], str], said: dict[str, Any], tokens: int
+) -> None:
+    """Else an engine refuses what the proxy let through, and no harness knows that it must compact."""
+    engines = [serving(said), serving({})]
+    assert context_tokens(folder / "my-model", embedded=False, engines=engines) == tokens
+    pair = f"{serving({})}#prefill={engines[0]}"
+    assert context_tokens(folder / "my-model", embedded=False, engines=[pair]) == tokens
 
 
 def test_what_is_given_again_must_be_as_it_was(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

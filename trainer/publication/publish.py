@@ -221,7 +221,8 @@ class Publisher:
         asked = [t for t in targets if not t.theirs]
         if not self._settings.tolerance or not asked:
             return None
-        vocab_size = json.loads((self._run.weights(version) / "config.json").read_text())["vocab_size"]
+        said = json.loads((self._run.weights(version) / "config.json").read_text())
+        vocab_size = said.get("vocab_size") or said["text_config"]["vocab_size"]
         prompt, count = readback.probe(vocab_size, self._context)
         found = []
         for ids, theirs in at_once(asked, lambda t: t.engine.sample(prompt.tolist(), count)):
