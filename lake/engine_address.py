@@ -8,10 +8,19 @@ http://127.0.0.1:30001#prefill=http://127.0.0.1:30000     a decode server of SGL
 
 from __future__ import annotations
 
+import os
 from typing import NamedTuple
 from urllib.parse import urldefrag, urlsplit
 
 SAYS = ("capacity", "prefill")
+
+ENGINE_KEY = "HEADRACE_ENGINE_KEY"
+"""In the environment, not an argument: every process of a machine can read the arguments of the others."""
+
+
+def engine_key() -> str | None:
+    """The API key of the run's engines, where they ask for one; without the new line that files end with."""
+    return os.environ.get(ENGINE_KEY, "").strip() or None
 
 
 class BadAddress(ValueError):

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ingest.engines import ENGINE_KEY, engine_key
+from lake.engine_address import ENGINE_KEY, engine_key
 
 if TYPE_CHECKING:
     from ingest.engines.model import Experts

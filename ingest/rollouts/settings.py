@@ -12,12 +12,11 @@ from typing import Any
 
 import msgspec
 
-from ingest.engines import engine_key
 from ingest.rollouts.command_line import ARGUMENT_BYTES_MAX, BadCommand, CommandLine
 from ingest.rollouts.commanded import lines_of, program
 from ingest.rollouts.tasks import parse_task
 from lake.config import Config, ConfigError, Rollout, override
-from lake.engine_address import parse_engine
+from lake.engine_address import engine_key, parse_engine
 from lake.layout import Run
 from lake.processes import ask
 from lake.sglang import CONTEXT_KEPT

@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from lake.config import override, read
+from lake.engine_address import ENGINE_KEY
 from lake.layout import Run
-from lake.processes import ask
 from schedulers.prepare import first_policy
 from tests.support.command import check_whole, document
 from tests.support.engines import embedded_engine
+from trainer.publication.engine import Engine
 
 pytestmark = pytest.mark.slow
 
 
-def test_a_run_on_two_engines_of_others(tmp_path: Path) -> None:
+def test_a_run_on_two_engines_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENGINE_KEY, "their-key")
     model = tmp_path / "policy"
     first_policy(Run(tmp_path), override(read("demo"), ["model.warmup_steps=20"]), print, model)
-    with embedded_engine(model) as one, embedded_engine(model) as two:
+    asks = ("--api-key", "their-key")
+    with embedded_engine(model, *asks) as one, embedded_engine(model, *asks) as two:
         settings = (
             *("steps=3", "group_size=4", f"model.weights={model}"),
             f"rollout.engines={one.url}#capacity=8, {two.url}",
         )
         said = [word for setting in settings for word in ("--set", setting)]
         document("run", "demo", "--run", "runs/demo", *said, folder=tmp_path)
-        served = [json.loads(ask(f"{e.url}/model_info", 5.0))["weight_version"] for e in (one, two)]
+        served = [Engine(e.url, 5.0).version() for e in (one, two)]
     assert served == ["3", "3"]
     check_whole(tmp_path, "runs/demo", steps=3)
     told = document(

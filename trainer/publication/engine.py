@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from lake.engine_address import engine_key
 from lake.processes import ask
 from lake.sglang import READY_S_MAX
 
@@ -69,17 +70,19 @@ class Engine:
 
     def __init__(self, url: str, timeout_s: float) -> None:
         self.url, self._timeout_s = url.rstrip("/"), timeout_s
+        key = engine_key()
+        self._key = {"Authorization": f"Bearer {key}"} if key else {}
 
     def post(self, path: str, body: dict[str, Any] | None = None, timeout_s: float | None = None) -> Any:
         """The JSON answer of a control request, or its text."""
         data = json.dumps(body or {}).encode()
-        headers = {"Content-Type": "application/json"}
+        headers = {"Content-Type": "application/json"} | self._key
         request = urllib.request.Request(self.url + path, data=data, headers=headers, method="POST")
         return self._ask(request, path, timeout_s or self._timeout_s)
 
     def get(self, path: str) -> Any:
         """The JSON answer of a question."""
-        return self._ask(urllib.request.Request(self.url + path), path, ASK_S_MAX)
+        return self._ask(urllib.request.Request(self.url + path, headers=self._key), path, ASK_S_MAX)
 
     def _ask(self, request: urllib.request.Request, path: str, timeout_s: float) -> Any:
         try:
