@@ -2,9 +2,10 @@
 -- One row a lag and a bucket of |pi - mu| (as in mismatch_by_lag), over all steps whose trainer said so: the
 -- targets with a difference above `above` and up to `up_to`, their share of the lag's targets, and the share
 -- up to there (`within`). `largest` is the largest difference of the lag.
--- Then: `--where "lag = 0 and up_to = 0.02"` shows in `within` how well trainer and engine agree; where that is
--- far below 1 they compute differently: see trainer.precision and engine.dtype.
--- Empty: no committed step states how its differences are spread: nothing was trained, or by an older trainer.
+-- Then: `--where "lag = 0 and up_to = 0.02"` shows in `within` how well trainer and engine agree; where that
+-- is far below 1 they compute differently: see trainer.precision and engine.dtype.
+-- Empty: no committed step states how its differences are spread: nothing was trained, or by an older
+-- trainer.
 -- Key: lag, up_to
 with entries as (
     select

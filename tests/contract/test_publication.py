@@ -156,7 +156,8 @@ class Wrong(Disk):
     def send(self, engine, weights, version, *, flush):
         wrong = weights.path.parent / f"wrong-{version}"
         shutil.copytree(weights.path, wrong, dirs_exist_ok=True)
-        tensors = {n: t * (1 + 0.1 * torch.rand(t.shape)) for n, t in weights.items()}
+        draw = torch.Generator().manual_seed(version)
+        tensors = {n: t * (1 + torch.rand(t.shape, generator=draw)) for n, t in weights.items()}
         save_file(tensors, wrong / "model.safetensors", metadata={"format": "pt"})
         super().send(engine, Folder(wrong), version, flush=flush)
 

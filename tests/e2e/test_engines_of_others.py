@@ -37,6 +37,6 @@ def test_a_run_on_two_engines_of_others(tmp_path: Path, monkeypatch: pytest.Monk
         folder=tmp_path,
     )  # fmt: skip
     assert {row["engine"] for row in told} == {one.url, two.url}
-    updates = document("report", "runs/demo", "weight-updates", folder=tmp_path)["rows"]
+    updates = document("report", "runs/demo", "policy-updates", folder=tmp_path)["rows"]
     assert [row["version"] for row in updates] == [0, 3]
     assert all(row["readback"] < 1e-3 for row in updates)

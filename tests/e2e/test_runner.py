@@ -166,7 +166,7 @@ async def test_runs_all_groups_and_reports_each_execution(world):
 )
 async def test_killed_at_a_named_point_and_started_again(world, kill_at):
     world.dispatch(8)
-    async with serving(clumsy_by_request, think_s=0.002) as server:
+    async with serving(clumsy_by_request, think_s=0.02) as server:
         async with world.runner(server.url, kill_at) as process:
             assert await asyncio.wait_for(process.wait(), 60) == -signal.SIGKILL
         assert not world.settled()

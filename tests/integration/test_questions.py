@@ -35,7 +35,7 @@ OF_A_RUN = {
     "cell_idle", "clip_by_sign", "longest_execution", "mismatch_by_lag", "mismatch_distribution", "progress",
     "queue_age", "refused", "score_by_step", "staleness", "staleness_by_step", "staleness_distribution",
     "staleness_identity", "throughput", "time_to_ready", "tool_latency", "trainer_idle",
-    "weight_updates",
+    "policy_updates",
 }  # fmt: skip
 """Questions that calls, executions and scores alone do not answer."""
 

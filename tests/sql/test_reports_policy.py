@@ -28,7 +28,7 @@ def test_a_publication_has_its_way_its_time_and_the_calls_that_ran_over_it() -> 
     recorder.called("g", "f", 2, spans=spans((4, 0, 3)))
     recorder.called("g", "f", 3, spans=spans((None, 0, 1), (4, 1, 3)))
     recorder.called("g", "f", 4)
-    found = [tuple(row.values()) for row in rows(recorder, "weight_updates")]
+    found = [tuple(row.values()) for row in rows(recorder, "policy_updates")]
     assert found == [
         (0, 0, None, None, None, 2, 0),
         (2, 1, "disk", 1.5, 0.0, 2, 1),
