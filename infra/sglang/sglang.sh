@@ -15,7 +15,7 @@
 # SGLANG_PORT       30000; several servers side by side: another port each
 # SGLANG_HOME_LOCAL folder of environment, logs and process ids (infra/sglang/.sglang)
 # SGLANG_VENV       folder of the environment ($SGLANG_HOME_LOCAL/venv)
-# SGLANG_PYTHON     the Python that it is made with (python3.11)
+# SGLANG_PYTHON     the Python 3.11 that it is made with (python3.11, else python3)
 # SGLANG_THREADS    of the model's arithmetic (1)
 # SGLANG_START_S    seconds until a server must take calls (240; a loaded machine takes ten times as long)
 #
@@ -33,7 +33,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 home=${SGLANG_HOME_LOCAL:-$here/.sglang}
 venv=${SGLANG_VENV:-$home/venv}
 port=${SGLANG_PORT:-30000}
-python=${SGLANG_PYTHON:-python3.11}
+python=${SGLANG_PYTHON:-$(command -v python3.11 || echo python3)}
 place=$home/$port  # of one server: its log and its process id
 start_s=${SGLANG_START_S:-240}
 
