@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
+from tests.support.engines import ROOT
 from trainer import weights
 from trainer.backends.model import Shape
 from trainer.courier_start import fresh
@@ -109,3 +112,14 @@ def test_a_folder_that_does_not_fit_is_refused(tmp_path):
     (tmp_path / "v/model.safetensors").unlink()
     with pytest.raises(WeightsError, match="safetensors"):
         weights.load(tmp_path / "v")
+
+
+def test_reading_weights_draws_none(tmp_path, tokenizer):
+    """A first draw on the meta device loads 3 s of torch's Python: at every start, and in front of the first
+    publication."""
+    folder = tmp_path / "v000001"
+    weights.save(fresh(SHAPE, 0), folder, extra_files_from=tokenizer)
+    code = "import sys; from trainer import weights; weights.load(sys.argv[1]); print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code, folder], check=True, cwd=ROOT, capture_output=True)
+    assert b"torch.nn" in ran.stdout
+    assert b"torch._dynamo" not in ran.stdout

@@ -225,7 +225,9 @@ class Decoder(nn.Module):
 
     def __init__(self, s: Shape) -> None:
         super().__init__()
-        self.embed_tokens = nn.Embedding(s.vocab_size, s.hidden_size)
+        # Given a tensor it draws none: on the meta device a first draw loads 3 s of torch's Python.
+        table = torch.empty(s.vocab_size, s.hidden_size)
+        self.embed_tokens = nn.Embedding(s.vocab_size, s.hidden_size, _weight=table)
         self.layers = nn.ModuleList(Layer(s) for _ in range(s.num_hidden_layers))
         self.norm = RMSNorm(s.hidden_size, s.rms_norm_eps)
 
