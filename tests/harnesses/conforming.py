@@ -26,4 +26,5 @@ async def conforms(name: str, folder: Path) -> None:
         if required():
             pytest.fail(str(error))
         pytest.skip(str(error))
-    assert {run: faults for run, seen in runs.items() if (faults := check(seen))} == {}
+    faults = {run: found for run, seen in runs.items() if (found := check(seen))}
+    assert not faults, faults

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.sglang, pytest.mark.slow]
 FIRST, TIMES = 100, 3  # the version that is there before (no other test has such), and publications
 GROUP, CALLS = "g-000000", 3
 TOKENS = 1500
-APART = 150  # tokens of each call, at least, between two publications
+APART = 100  # tokens of each call, at least, between two publications
 
 
 @pytest.fixture
@@ -108,7 +108,8 @@ async def generate_and_publish(run: Run, log: Log, server: Server) -> None:
         calls = [asyncio.create_task(ask(proxy, i)) for i in range(CALLS)]
         for k in range(1, TIMES + 1):
             while await tokens_held(client) < k * APART * CALLS:
-                assert not any(call.done() for call in calls)
+                ended = [call.result() for call in calls if call.done()]  # raises what went wrong
+                assert not ended, f"a call ended before publication {k}"
                 await asyncio.sleep(0.02)
             await asyncio.to_thread(publish, run, log, server.url, FIRST + k)
         await asyncio.gather(*calls)

@@ -30,7 +30,7 @@ theirs = pytest.mark.parametrize("engine", [SGLANG], indirect=True)
 
 class Engine(NamedTuple):
     """`tolerance`: of one log-probability, in nats; a quarter of it for their mean.  `long`: tokens that take
-    about a second on a quiet machine, so that much can be done meanwhile."""
+    one to three seconds on a quiet machine, so that much can be done meanwhile."""
 
     kind: str
     url: str
@@ -44,7 +44,7 @@ class Engine(NamedTuple):
 def of_sglang(server: sglang.Server) -> Engine:
     """It computes in bfloat16: a logit of 16 to 32, as these sharp models have, is known to 1/16."""
     vocab = json.loads((server.model / "config.json").read_text())["vocab_size"]
-    return Engine("sglang", server.url, server.model, server.model_2, vocab, 0.2, 150)
+    return Engine("sglang", server.url, server.model, server.model_2, vocab, 0.2, 400)
 
 
 def prompt(n: int, seed: int) -> np.ndarray:

@@ -97,21 +97,41 @@ class Stage:
         self.log.close()
 
 
+def _until_running(engine: Engine, calls: int) -> None:
+    until = time.monotonic() + 60
+    while engine.get("/v1/loads")["loads"][0]["num_running_reqs"] != calls:
+        assert time.monotonic() < until, f"not {calls} calls run"
+        time.sleep(0.05)
+
+
 @contextmanager
 def long_call(engine: Engine, tokens: int = 1900) -> Iterator[dict[str, Any]]:
-    """A call in flight; what it answered, when it was aborted at the end of the block, is put in here."""
+    """A call in flight, alone; what it answered, when it was aborted at the end of the block, is put in here.
+
+    Raises what went wrong with it, unless the block raises.
+    """
     body = {
         "input_ids": [5, 6, 7, 8],
         "sampling_params": {"max_new_tokens": tokens, "temperature": 1.0, "ignore_eos": True},
         "return_logprob": True,
     }
     answer: dict[str, Any] = {}
-    thread = threading.Thread(target=lambda: answer.update(engine.post("/generate", body, 120.0)))
+    wrong: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            answer.update(engine.post("/generate", body, 120.0))
+        except Exception as error:
+            wrong.append(error)
+
+    _until_running(engine, 0)  # else a call of before would be taken for this one
+    thread = threading.Thread(target=ask)
     thread.start()
-    until = time.monotonic() + 60
-    while engine.get("/v1/loads")["loads"][0]["num_running_reqs"] < 1:
-        assert time.monotonic() < until, "the call does not run"
-        time.sleep(0.05)
-    yield answer
-    engine.post("/abort_request", {"abort_all": True})
-    thread.join()
+    _until_running(engine, 1)
+    try:
+        yield answer
+    finally:
+        engine.post("/abort_request", {"abort_all": True})
+        thread.join()
+    if wrong:
+        raise wrong[0]
