@@ -48,6 +48,7 @@ logger = logging.getLogger("headrace.engines")
 PROBE_TIMEOUT_S = 5.0  # of /ready, which no step of the model holds up
 READ_TIMEOUT_S = 10.0
 CONTROL_TIMEOUT_S = 120.0  # heard between two steps; one of a very long prompt takes tens of seconds
+FLUSH_WAIT_S = 5.0
 UPDATE_TIMEOUT_S = 600.0  # a model of 600 GB at 1 GB/s; SGLang first ends what runs, unless it is paused
 
 RID_CHARS = 32
@@ -208,8 +209,8 @@ class EngineClient(Transport):
 
         Where the folder lies here, files that are not whole, or of another shape than those served, are not
         sent: SGLang dies of them.
-        While calls stand still (`in_place`) give `flush_cache=False`: SGLang 0.5.23 else takes the weights,
-        cannot flush, and says that it failed.
+        While calls stand still (`in_place`), and without a pause, give `flush_cache=False`: SGLang 0.5.23 else
+        takes the weights, cannot flush where a call runs or has ended just now, and says that it failed.
         """
         served = (await self.model_info()).model_path
         try:
@@ -223,9 +224,12 @@ class EngineClient(Transport):
         if not said.success:
             raise EngineRefused(f"{self.url}: version {version} was not taken: {said.message}")
 
-    async def flush(self) -> None:
-        """Drop held prefixes.  Raises EngineRefused while calls are in flight."""
-        await self._control("/flush_cache")
+    async def flush(self, wait_s: float = FLUSH_WAIT_S) -> None:
+        """Drop held prefixes.  Raises EngineRefused where calls are in flight and stay so for `wait_s`.
+
+        Of a call that was answered just now SGLang may know no end yet.
+        """
+        await self._control(f"/flush_cache?timeout={wait_s:g}")
 
     async def standing(self) -> Standing:
         """What `/ready` says, which is asked for PROBE_TIMEOUT_S.  An engine without that path is ready."""

@@ -36,6 +36,7 @@ async def client(engine):
             await post(http, "/abort_request", {"abort_all": True})
         await client.resume()
         await busy(client, 0)
+        await client.flush()
         info = await client.model_info()
         if info.model_path != str(engine.model):
             await client.update_weights(str(engine.model), (info.version or 0) + 1)

@@ -43,7 +43,7 @@ class Dropping:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
                 length = [line for line in head.lower().split("\r\n") if line.startswith("content-length:")]
                 await reader.readexactly(int(length[0].split(":")[1]) if length else 0)
-                path = head.split()[1]
+                path = head.split()[1].partition("?")[0]
                 self.paths.append(path)
                 body = BODIES.get(path, "{}").encode()
                 answer = f"HTTP/1.1 {self.status} X\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
