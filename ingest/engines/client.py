@@ -209,7 +209,7 @@ class EngineClient(Transport):
 
         Where the folder lies here, files that are not whole, or of another shape than those served, are not
         sent: SGLang dies of them.
-        While calls stand still (`in_place`), and without a pause, give `flush_cache=False`: SGLang 0.5.23 else
+        While calls stand still (`in_place`), and without a pause, give `flush_cache=False`: SGLang 0.5.23
         takes the weights, cannot flush where a call runs or has ended just now, and says that it failed.
         """
         served = (await self.model_info()).model_path
