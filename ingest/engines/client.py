@@ -48,7 +48,7 @@ logger = logging.getLogger("headrace.engines")
 PROBE_TIMEOUT_S = 5.0  # of /ready, which no step of the model holds up
 READ_TIMEOUT_S = 10.0
 CONTROL_TIMEOUT_S = 120.0  # heard between two steps; one of a very long prompt takes tens of seconds
-FLUSH_WAIT_S = 5.0
+FLUSH_WAIT_S = 5.0  # an engine at rest has forgotten its last call within a step or two
 UPDATE_TIMEOUT_S = 600.0  # a model of 600 GB at 1 GB/s; SGLang first ends what runs, unless it is paused
 
 RID_CHARS = 32

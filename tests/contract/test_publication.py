@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,14 +40,7 @@ def stage(engine, tmp_path) -> Iterator[Stage]:
     stage = Stage(tmp_path / "run", (engine.model, engine.model_2), [engine.url])
     shutil.copytree(engine.model, stage.run.weights(stage.start))
     yield stage
-    e = stage.engines[0]
-    e.post("/abort_request", {"abort_all": True})
-    version = e.version()
-    e.load(engine.model, str(int(version) + 1 if version.isdigit() else 1), flush=False)
-    e.resume()
-    until = time.monotonic() + 60
-    while not e.flush():  # of a call that ended just now an engine may know no end yet
-        assert time.monotonic() < until, "the engine does not come to rest"
+    stage.put_back(engine.model)
     stage.close()
 
 
@@ -66,26 +58,19 @@ def untouched(stage: Stage, before: dict[str, str], version: str) -> None:
 @pytest.mark.parametrize("transport", ["disk", "group"])
 def test_three_publications_show_in_the_spans_of_a_call(engine, stage, transport, pause):
     publisher = stage.publisher(transport, pause=pause, tolerance=TOLERANCE[engine.kind])
-    last = stage.start + 1
-    stage.publish(publisher, last)  # what a process loads only once is loaded before the call
-    for _ in range(4):  # again where the machine was so slow that the call ended first
-        versions = [last, last + 1, last + 2, last + 3]
-        with long_call(stage.engines[0]) as answer:
-            for version in versions[1:]:
-                stage.publish(publisher, version)
-                assert stage.engines[0].version() == str(version)
-                assert not stage.engines[0].paused()
-            last, in_flight = versions[-1], not answer
-        if in_flight:
-            break
-    assert in_flight, "no call lasted for three publications"
+
+    def check(version: int) -> None:
+        assert stage.engines[0].version() == str(version)
+        assert not stage.engines[0].paused()
+
+    versions, answer = stage.publish_in_flight(publisher, check)
     meta = answer["meta_info"]
     spans = [(s["version"], s["start"], s["end"]) for s in meta["weight_versions"]]
     assert [v for v, _, _ in spans] == [str(v) for v in versions]
     assert [a for _, a, _ in spans] == [0, *(b for _, _, b in spans[:-1])]
     assert spans[-1][2] == len(answer["output_ids"]) == len(meta["output_token_logprobs"])
     events = stage.published()
-    assert [e.policy_version for e in events] == list(range(stage.start + 1, last + 1))
+    assert [e.policy_version for e in events] == list(range(stage.start + 1, versions[-1] + 1))
     assert [e.digest for e in events] == [Folder(stage.weights(e.policy_version)).digest() for e in events]
     for event in events:
         assert event.transport == transport

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.publishing import Stage, long_call
+from tests.support.publishing import Stage
 from trainer.publication import PublishError
 from trainer.publication.engine import Engine, EngineRefused
 from trainer.publication.mooncake import Mooncake
@@ -33,31 +33,18 @@ def stage(sglang_server, tmp_path) -> Iterator[Stage]:
     stage = Stage(tmp_path / "run", models, [sglang_server.url])
     shutil.copytree(sglang_server.model, stage.run.weights(stage.start))
     yield stage
-    engine.post("/abort_request", {"abort_all": True})
-    engine.load(sglang_server.model, str(int(engine.version()) + 1), flush=False)
-    engine.resume()
-    engine.flush()
+    stage.put_back(sglang_server.model)
     stage.close()
 
 
 @pytest.mark.parametrize("pause", ["retract", "in_place"])
 def test_three_publications_show_in_the_spans_of_a_call(stage, pause):
-    publisher, last = stage.publisher("mooncake", pause=pause), stage.start + 1
-    stage.publish(publisher, last)
-    for _ in range(4):  # again where the machine was so slow that the call ended first
-        versions = [last, last + 1, last + 2, last + 3]
-        with long_call(stage.engines[0]) as answer:
-            for version in versions[1:]:
-                stage.publish(publisher, version)
-            last, in_flight = versions[-1], not answer
-        if in_flight:
-            break
-    assert in_flight, "no call lasted for three publications"
+    versions, answer = stage.publish_in_flight(stage.publisher("mooncake", pause=pause))
     spans = answer["meta_info"]["weight_versions"]
     assert [s["version"] for s in spans] == list(map(str, versions))
     assert [s["start"] for s in spans] == [0, *(s["end"] for s in spans[:-1])]
     assert spans[-1]["end"] == len(answer["output_ids"])
-    published = [(v, "mooncake") for v in range(stage.start + 1, last + 1)]
+    published = [(v, "mooncake") for v in range(stage.start + 1, versions[-1] + 1)]
     assert [(e.policy_version, e.transport) for e in stage.published()] == published
 
 

@@ -91,6 +91,37 @@ class Stage:
         reader.close()
         return [e for e in events if isinstance(e, PolicyPublished)]
 
+    def publish_in_flight(
+        self, publisher: Publisher, check: Callable[[int], None] = lambda _version: None
+    ) -> tuple[list[int], dict[str, Any]]:
+        """Three publications during one call; the versions it saw, that before them first, and its answer.
+
+        `check(version)` after each.  One more goes before, so that what a process loads once is loaded.
+        """
+        last = self.start + 1
+        self.publish(publisher, last)
+        for _ in range(4):  # again where the machine was so slow that the call ended first
+            versions = [last, last + 1, last + 2, last + 3]
+            with long_call(self.engines[0]) as answer:
+                for version in versions[1:]:
+                    self.publish(publisher, version)
+                    check(version)
+                last, in_flight = versions[-1], not answer
+            if in_flight:
+                return versions, answer
+        raise AssertionError("no call lasted for three publications")
+
+    def put_back(self, model: Path) -> None:
+        """Leave the first engine as it was found: idle, not paused, on the weights of `model`."""
+        engine = self.engines[0]
+        engine.post("/abort_request", {"abort_all": True})
+        version = engine.version()
+        engine.load(model, str(int(version) + 1 if version.isdigit() else 1), flush=False)
+        engine.resume()
+        until = time.monotonic() + 60
+        while not engine.flush():  # of a call that ended just now an engine may know no end yet
+            assert time.monotonic() < until, "the engine does not come to rest"
+
     def close(self) -> None:
         for publisher in self._publishers:
             publisher.close()

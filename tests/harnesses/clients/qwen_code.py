@@ -60,7 +60,7 @@ def script() -> Script:
         odd_arguments('"is_background" : false, "description" : "Odd  JSON"'),
         '{"timeout":10000.0,"command":"echo second; ls -la","description":"two","is_background":false}',
         sub=[Line("sub-agent", "", "I delegate.", (("agent", sub),))],
-        # On a loaded machine it may lose the output of a command that ends right after it.
+        # On a loaded machine Qwen Code may lose the output of a command that ends right after it.
         long=['{"command":"seq 1 4000; sleep 1","description":"long","is_background":false}'],
         more='{"command":"echo more","description":"more","is_background":false}',
     )
